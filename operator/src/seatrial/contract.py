@@ -1,0 +1,421 @@
+"""What the operator and the runner agree on: paths, names, variables, exit codes, the trial's input, the verdict, the signed result.
+
+Why one module: both sides live in different images and meet only through a Pod. It needs the standard library alone, because the
+runner starts with it. Everything a Pod sends back is read with the ``read_*`` functions here, which bound and check it.
+"""
+
+from __future__ import annotations
+
+import base64
+import enum
+import gzip
+import hashlib
+import hmac
+import json
+import math
+from collections.abc import Mapping
+from typing import Any, Final, Literal, NamedTuple, TypedDict, cast
+
+# --- containers, users, mounts -------------------------------------------------------------------------------------------------------
+
+STAGE: Final = "stage"
+ENVIRONMENT: Final = "environment"
+AGENT: Final = "agent"
+VERIFIER: Final = "verifier"
+
+AGENT_UID: Final = 10001
+VERIFIER_UID: Final = 10002
+# stage extracts as the verifier's user: it owns the tests whatever their modes are, and the agent's user does not.
+STAGE_UID: Final = VERIFIER_UID
+
+BIN_DIR: Final = "/seatrial/bin"
+CTL_DIR: Final = "/seatrial/ctl"
+RUN_DIR: Final = "/seatrial/run"
+TASK_DIR: Final = "/seatrial/task"
+"""The agent sees the folder ``agent`` of the task volume here, the verifier the folder ``verifier``, stage the whole volume."""
+
+ENVD: Final = f"{BIN_DIR}/envd"
+AGENT_SOCKET: Final = f"{CTL_DIR}/agent.sock"
+VERIFIER_SOCKET: Final = f"{CTL_DIR}/verifier.sock"
+
+INPUT_FILE: Final = "input.json"
+"""In both task folders. Never in ``run``: an agent image of the user can write there."""
+SOLUTION_TAR: Final = "solution.tar"
+TESTS_TAR: Final = "tests.tar"
+LOOSE_FILES_TAR: Final = "environment.tar"
+INSTRUCTION_FILE: Final = "instruction.md"
+
+AGENT_LOCK: Final = f"{RUN_DIR}/agent.lock"
+AGENT_END: Final = f"{RUN_DIR}/agent.end.json"
+
+LOGS_AGENT: Final = "/logs/agent"
+LOGS_VERIFIER: Final = "/logs/verifier"
+LOGS_ARTIFACTS: Final = "/logs/artifacts"
+
+# --- environment variables of our own containers; never of the task's ---------------------------------------------------------------
+
+VAR_INPUT: Final = "SEATRIAL_INPUT"
+VAR_ARCHIVE_URL: Final = "SEATRIAL_ARCHIVE_URL"
+VAR_ARCHIVE_SHA256: Final = "SEATRIAL_ARCHIVE_SHA256"
+VAR_LOGS_URL: Final = "SEATRIAL_LOGS_URL"
+VAR_RESULT_URL: Final = "SEATRIAL_RESULT_URL"
+VAR_SIGNING_KEY: Final = "SEATRIAL_SIGNING_KEY"
+VAR_TEMPLATE_PREFIX: Final = "SEATRIAL_VAR_"
+"""``SEATRIAL_VAR_NAME`` is a source of the template ``${NAME}``; Secrets and ConfigMaps arrive this way."""
+
+# --- sizes ----------------------------------------------------------------------------------------------------------------------------
+
+VERDICT_BYTES: Final = 1024
+# NB: 12,288 bytes of termination messages are shared by all containers of a Pod, init containers included.
+STAGE_MESSAGE_BYTES: Final = 512
+INPUT_ENCODED_BYTES: Final = 96 * 1024
+"""A single environment string may have 128 KiB."""
+RESULT_BYTES: Final = 4 * 1024 * 1024
+ERROR_MESSAGE_CHARS: Final = 256
+REWARD_KEY_CHARS: Final = 255
+REWARD_KEYS: Final = 1000
+
+
+class StageExit(enum.IntEnum):
+    """Exit codes of ``stage``; the termination message carries ``{"message": …}`` of at most ``STAGE_MESSAGE_BYTES``."""
+
+    OK = 0
+    INTERNAL = 70
+    ARCHIVE_MISSING = 80
+    ARCHIVE_CORRUPT = 81
+    ARCHIVE_UNSAFE = 82
+    STORE_UNAVAILABLE = 83
+    STORE_REFUSED = 84
+    TASK_UNSUPPORTED = 85
+    DISK_FULL = 86
+
+
+Cause = Literal["infrastructure", "environment", "agent", "verifier", "user"]
+CAUSES: Final[tuple[Cause, ...]] = ("infrastructure", "environment", "agent", "verifier", "user")
+
+
+# --- the trial's input: written by the operator, read by stage, handed on as input.json --------------------------------------------
+
+
+class JobRef(TypedDict):
+    namespace: str
+    name: str
+    uid: str
+
+
+class TaskRef(TypedDict):
+    name: str
+    """Native task id."""
+    checksum: str
+    """Harbor's content digest, 64 hex."""
+    source: str | None
+    """Taskset name, or None for a job of single tasks."""
+
+
+class HealthcheckInput(TypedDict):
+    command: str
+    interval_sec: float
+    timeout_sec: float
+    start_period_sec: float
+    start_interval_sec: float
+    retries: int
+
+
+class EnvironmentInput(TypedDict):
+    workdir: str | None
+    env: dict[str, str]
+    """Resolved names and literals, for the record; the container itself carries the values."""
+    healthcheck: HealthcheckInput | None
+    loose_files: bool
+    """Upload the contents of ``environment/`` (a ready image and no Dockerfile)."""
+
+
+class AgentInput(TypedDict):
+    kind: Literal["oracle", "nop", "command", "image", "importPath"]
+    name: str
+    version: str
+    command: str | None
+    model: str | None
+    kwargs: dict[str, Any]
+    env_names: list[str]
+    """Variables of the agent container that the agent's processes receive."""
+    user: str | int | None
+
+
+class CollectInput(TypedDict):
+    command: str
+    service: str
+    timeout_sec: float
+    user: str | int | None
+
+
+class VerifierInput(TypedDict):
+    mode: Literal["shared", "separate"]
+    disable: bool
+    user: str | int | None
+    env: dict[str, str]
+    """Values may be templates; sources are ``VAR_TEMPLATE_PREFIX`` variables and ``variables`` of the input."""
+    collect: list[CollectInput]
+
+
+class ArtifactInput(TypedDict):
+    source: str
+    destination: str | None
+    exclude: list[str]
+    service: str | None
+
+
+class TimeoutsInput(TypedDict):
+    """Seconds, multipliers already applied; None means unlimited."""
+
+    environment: float
+    agent_setup: float
+    agent: float | None
+    verifier: float
+
+
+class PolicyFlags(TypedDict, total=False):
+    retry: bool
+    grade: bool
+    valid: bool
+
+
+class TrialInput(TypedDict):
+    schema: Literal[1]
+    job: JobRef
+    trial: str
+    """Harbor's trial name, ``<task>__<7 hex>``."""
+    attempt: int
+    retry: int
+    task: TaskRef
+    image: str
+    agent: AgentInput
+    environment: EnvironmentInput
+    verifier: VerifierInput
+    solution_env: dict[str, str]
+    variables: dict[str, str]
+    """Literal template sources of the job."""
+    artifacts: list[ArtifactInput]
+    timeouts: TimeoutsInput
+    error_policy: dict[str, PolicyFlags]
+    """Overrides of Harbor's table by error name."""
+    config: dict[str, Any]
+    """``config`` of Harbor's trial result."""
+
+
+def encode_input(value: TrialInput) -> str:
+    """``value`` as one environment string. Deterministic.
+
+    Raises:
+        ValueError: longer than ``INPUT_ENCODED_BYTES``.
+    """
+    text = base64.b64encode(gzip.compress(_canonical(value), mtime=0)).decode()
+    if len(text) > INPUT_ENCODED_BYTES:
+        raise ValueError(f"the trial's input takes {len(text)} bytes, more than {INPUT_ENCODED_BYTES}")
+    return text
+
+
+def decode_input(text: str) -> TrialInput:
+    """Inverse of ``encode_input``; the text comes from our own operator and is trusted."""
+    value = json.loads(gzip.decompress(base64.b64decode(text)))
+    if value.get("schema") != 1:
+        raise ValueError(f"input schema {value.get('schema')!r} is not 1: runner and operator have different versions")
+    return cast(TrialInput, value)
+
+
+# --- the agent's end ------------------------------------------------------------------------------------------------------------------
+
+
+class ErrorInfo(TypedDict):
+    type: str
+    """Name as in Harbor's error table, or a class name."""
+    cause: Cause
+    message: str
+
+
+class Span(TypedDict):
+    """Times as RFC 3339 in UTC."""
+
+    started_at: str
+    finished_at: str
+
+
+class AgentEnd(TypedDict):
+    """``AGENT_END``, written and renamed into place as the agent's last act."""
+
+    error: ErrorInfo | None
+    spans: dict[str, Span]
+    """``environment_setup``, ``agent_setup``, ``agent_execution``; those that were reached."""
+    exit_code: int | None
+    result: dict[str, Any] | None
+    """Harbor's ``agent_result``."""
+
+
+# --- the verdict ----------------------------------------------------------------------------------------------------------------------
+
+
+class Verdict(NamedTuple):
+    """The short form of a trial's result, in the verifier's termination message."""
+
+    trial: str
+    retry: int
+    rewards: dict[str, float] | None
+    """None: no reward, or too long for the message (then ``rewards_elsewhere``)."""
+    rewards_elsewhere: bool
+    error: ErrorInfo | None
+    stored: bool
+    """``result.json`` was committed."""
+    result_sha256: str | None
+    logs_sha256: str | None
+    seconds: dict[str, float]
+    """Durations by phase."""
+    tampered: bool
+    leftover_processes: int
+
+
+def write_verdict(verdict: Verdict) -> bytes:
+    """``verdict`` as JSON of at most ``VERDICT_BYTES``: the error text is cut first, then rewards move to ``result.json``."""
+    for chars, keep_rewards in ((ERROR_MESSAGE_CHARS, True), (80, True), (80, False), (0, False)):
+        body: dict[str, Any] = {"v": 1, "trial": verdict.trial, "retry": verdict.retry}
+        if verdict.rewards is not None and keep_rewards:
+            body["rewards"] = verdict.rewards
+        elif verdict.rewards is not None or verdict.rewards_elsewhere:
+            body["rewardsElsewhere"] = True
+        if verdict.error is not None:
+            body["error"] = {**verdict.error, "message": verdict.error["message"][:chars]}
+        body |= {"stored": verdict.stored, "result": verdict.result_sha256, "logs": verdict.logs_sha256}
+        body["seconds"] = {name: round(value, 3) for name, value in verdict.seconds.items()}
+        if verdict.tampered:
+            body["tampered"] = True
+        if verdict.leftover_processes:
+            body["leftover"] = verdict.leftover_processes
+        data = _canonical(body)
+        if len(data) <= VERDICT_BYTES:
+            return data
+    raise ValueError(f"a verdict of trial {verdict.trial!r} does not fit into {VERDICT_BYTES} bytes")
+
+
+class ContractBroken(ValueError):
+    """A Pod sent something the contract does not allow: untrusted input, never a crash."""
+
+
+def read_verdict(text: str) -> Verdict:
+    """Parse a termination message.
+
+    Raises:
+        ContractBroken: anything but a complete verdict.
+    """
+    if len(text.encode()) > VERDICT_BYTES:
+        raise ContractBroken(f"verdict longer than {VERDICT_BYTES} bytes")
+    body = _load_object(text, "verdict")
+    if body.get("v") != 1:
+        raise ContractBroken(f"verdict version {body.get('v')!r} is not 1")
+    trial, retry, stored = body.get("trial"), body.get("retry"), body.get("stored")
+    leftover = body.get("leftover", 0)
+    if not isinstance(trial, str) or type(retry) is not int or type(stored) is not bool or type(leftover) is not int:
+        raise ContractBroken("verdict lacks trial, retry or stored")
+    seconds = body.get("seconds", {})
+    if not isinstance(seconds, dict) or not all(_is_number(value) and value >= 0 for value in seconds.values()):
+        raise ContractBroken("verdict has no valid seconds")
+    return Verdict(
+        trial=trial,
+        retry=retry,
+        rewards=read_rewards(body["rewards"]) if "rewards" in body else None,
+        rewards_elsewhere=body.get("rewardsElsewhere") is True,
+        error=read_error(body.get("error")),
+        stored=stored,
+        result_sha256=_digest_or_none(body.get("result")),
+        logs_sha256=_digest_or_none(body.get("logs")),
+        seconds={str(name)[:40]: float(value) for name, value in list(seconds.items())[:20]},
+        tampered=body.get("tampered") is True,
+        leftover_processes=max(0, leftover),
+    )
+
+
+def read_rewards(value: object) -> dict[str, float]:
+    """A mapping of reward keys to finite numbers.
+
+    Raises:
+        ContractBroken: any other shape.
+    """
+    if not isinstance(value, dict) or len(value) > REWARD_KEYS:
+        raise ContractBroken("rewards are not a mapping, or too many")
+    for key, number in value.items():
+        if len(key) > REWARD_KEY_CHARS or not _is_number(number):
+            raise ContractBroken(f"reward {key[:40]!r} is not a finite number")
+    return dict(value)
+
+
+def read_error(value: object) -> ErrorInfo | None:
+    """An error as a Pod reported it; texts are cut.
+
+    Raises:
+        ContractBroken: any other shape.
+    """
+    if value is None:
+        return None
+    if not isinstance(value, dict) or value.get("cause") not in CAUSES or not isinstance(value.get("type"), str):
+        raise ContractBroken("error without type and cause")
+    return ErrorInfo(type=value["type"][:100], cause=value["cause"], message=str(value.get("message", ""))[:ERROR_MESSAGE_CHARS])
+
+
+# --- result.json, signed --------------------------------------------------------------------------------------------------------------
+
+SIGNATURE_FIELD: Final = "seatrial_signature"
+
+
+def sign_result(result: Mapping[str, Any], key: bytes) -> bytes:
+    """``result`` as canonical JSON with its HMAC-SHA256 beside it; a result found without its Pod counts only with this."""
+    body = {name: value for name, value in result.items() if name != SIGNATURE_FIELD}
+    return _canonical({**body, SIGNATURE_FIELD: _signature(body, key)})
+
+
+def verify_result(data: bytes, key: bytes) -> dict[str, Any]:
+    """The result without its signature.
+
+    Raises:
+        ContractBroken: too long, not an object, or not signed with ``key``.
+    """
+    if len(data) > RESULT_BYTES:
+        raise ContractBroken(f"result longer than {RESULT_BYTES} bytes")
+    body = _load_object(data, "result")
+    found = body.pop(SIGNATURE_FIELD, None)
+    if not isinstance(found, str) or not hmac.compare_digest(found.encode(), _signature(body, key).encode()):
+        raise ContractBroken("result is not signed with the job's key")
+    return body
+
+
+def _signature(body: Mapping[str, Any], key: bytes) -> str:
+    return hmac.new(key, _canonical(body), hashlib.sha256).hexdigest()
+
+
+def _canonical(value: object) -> bytes:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode()
+
+
+def _load_object(text: str | bytes, what: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise ContractBroken(f"{what} is not JSON") from error
+    if not isinstance(value, dict):
+        raise ContractBroken(f"{what} is not an object")
+    return value
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(name)
+
+
+def _is_number(value: object) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return isinstance(value, int) or math.isfinite(value)
+
+
+def _digest_or_none(value: object) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str) or len(value) != 64 or not set(value) <= set("0123456789abcdef"):
+        raise ContractBroken("not a sha256 digest")
+    return value
