@@ -1,0 +1,92 @@
+# seatrial: build, test and run. `make help` lists the targets.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+CLUSTER := $(PYTHON) tests/cluster
+ENVD_SOURCES := $(wildcard runner-image/envd/*.go runner-image/envd/go.*)
+
+.PHONY: help venv up down status kubeconfig images demo test test-static test-unit test-envd test-chart test-cluster \
+	bench perf chaos fuzz conformance generate docs
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)$$/  \1\t\2/' | expand -t 18
+
+# --- tools ----------------------------------------------------------------------------------------------------------------------------
+
+venv: $(VENV)/.complete ## a virtual environment with the locked dependencies
+
+$(VENV)/.complete: requirements/dev.txt pyproject.toml
+	@echo "venv: installing the locked dependencies"
+	@$(PYTHON) -m venv $(VENV) || { apt-get update -qq && apt-get install -y -qq python3-venv && $(PYTHON) -m venv $(VENV); }
+	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --editable .
+	@touch $@
+
+requirements/%.txt: pyproject.toml
+	$(BIN)/uv pip compile --quiet --no-header --no-emit-index-url --generate-hashes --python-version 3.11 \
+		--extra operator $(if $(filter dev,$*),--extra dev) pyproject.toml -o $@
+
+# --- local cluster --------------------------------------------------------------------------------------------------------------------
+
+up: ## start the local Kubernetes (kind with Docker, else a real single node) and its S3 server
+	@$(CLUSTER) up
+
+down: ## end it; nothing of it stays but the build cache
+	@$(CLUSTER) down
+
+status: ## components, health, addresses
+	@$(CLUSTER) status
+
+kubeconfig: ## print the path of its kubeconfig
+	@$(CLUSTER) kubeconfig
+
+images: ## build what changed and load it onto the node
+	@$(CLUSTER) images
+
+# --- use ------------------------------------------------------------------------------------------------------------------------------
+
+demo: venv ## from nothing to five graded trials
+	@examples/demo.sh
+
+# --- tests ----------------------------------------------------------------------------------------------------------------------------
+
+test: venv ## everything that CI runs
+	@rm -rf build/test-results
+	@$(MAKE) --no-print-directory test-static test-unit test-envd test-chart test-cluster conformance
+
+test-static: venv ## lint, types, layers, generated files
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-cache
+	@$(BIN)/python -m seatrial.api.crdgen --check
+
+test-unit: venv ## the fast tests: no cluster
+	@$(BIN)/python -m pytest -q tests/unit tests/integration
+
+test-envd: ## the environment's helper, in Go
+	@cd runner-image/envd && test -z "$$(gofmt -l .)" && go vet ./... && go test ./...
+
+test-chart: venv ## what the chart renders
+	@$(BIN)/python -m pytest -q tests/chart
+
+test-cluster: venv up images ## tests on the local cluster
+	@$(BIN)/python -m pytest -q tests/e2e
+
+bench: venv up images ## measure; writes docs/benchmarks.md and build/bench.json
+	@$(BIN)/python tests/bench/run.py
+
+fuzz: venv ## ten minutes of hostile input for parser and extractor
+	@$(BIN)/python tests/fuzz/fuzz_parse.py --seconds 300
+	@$(BIN)/python tests/fuzz/fuzz_extract.py --seconds 300
+
+conformance: venv ## docs/conformance.md from the recorded test results
+	@$(BIN)/python tests/conformance/report.py
+
+generate: venv ## CRDs from the models
+	@$(BIN)/python -m seatrial.api.crdgen
+
+docs: conformance ## documents that are generated
