@@ -14,7 +14,7 @@ import hmac
 import json
 import math
 from collections.abc import Mapping
-from typing import Any, Final, Literal, NamedTuple, TypedDict, cast
+from typing import Any, Final, Literal, NamedTuple, NotRequired, TypedDict, cast
 
 # --- containers, users, mounts -------------------------------------------------------------------------------------------------------
 
@@ -201,6 +201,8 @@ class TrialInput(TypedDict):
     """Overrides of Harbor's table by error name."""
     config: dict[str, Any]
     """``config`` of Harbor's trial result."""
+    limits: NotRequired[dict[str, int]]
+    """Bytes by mount path in the environment (``sizeLimit`` of its volumes); a phase is ended at 80 % of one."""
 
 
 def encode_input(value: TrialInput) -> str:
@@ -231,6 +233,8 @@ class ErrorInfo(TypedDict):
     """Name as in Harbor's error table, or a class name."""
     cause: Cause
     message: str
+    reason: NotRequired[str]
+    """Our own name where it says more than ``type``: ``RunnerCrashed``, ``EnvironmentExited``, ``Interrupted``, …"""
 
 
 class Span(TypedDict):
@@ -249,6 +253,43 @@ class AgentEnd(TypedDict):
     exit_code: int | None
     result: dict[str, Any] | None
     """Harbor's ``agent_result``."""
+    envd: NotRequired[str]
+    """Instance of the envd that the agent drove; the verifier must see the same one."""
+
+
+AGENT_END_BYTES: Final = 256 * 1024
+
+
+def read_agent_end(data: bytes) -> AgentEnd:
+    """Parse an end record; an agent image of the user may have written it.
+
+    Raises:
+        ContractBroken: too long, or another shape.
+    """
+    if len(data) > AGENT_END_BYTES:
+        raise ContractBroken(f"end record longer than {AGENT_END_BYTES} bytes")
+    body = _load_object(data, "end record")
+    spans, exit_code, result, envd = body.get("spans"), body.get("exit_code"), body.get("result"), body.get("envd")
+    if not isinstance(spans, dict) or not (exit_code is None or type(exit_code) is int) or not (result is None or isinstance(result, dict)):
+        raise ContractBroken("end record without spans, or with a wrong exit code or result")
+    end = AgentEnd(
+        error=read_error(body.get("error")),
+        spans={name: _read_span(spans[name]) for name in ("environment_setup", "agent_setup", "agent_execution") if name in spans},
+        exit_code=exit_code,
+        result=result,
+    )
+    if isinstance(envd, str):
+        end["envd"] = envd[:64]
+    return end
+
+
+def _read_span(value: object) -> Span:
+    if not isinstance(value, dict):
+        raise ContractBroken("span is not an object")
+    started_at, finished_at = value.get("started_at"), value.get("finished_at")
+    if not isinstance(started_at, str) or not isinstance(finished_at, str) or max(len(started_at), len(finished_at)) > 40:
+        raise ContractBroken("span without times")
+    return Span(started_at=started_at, finished_at=finished_at)
 
 
 # --- the verdict ----------------------------------------------------------------------------------------------------------------------
@@ -356,7 +397,10 @@ def read_error(value: object) -> ErrorInfo | None:
         return None
     if not isinstance(value, dict) or value.get("cause") not in CAUSES or not isinstance(value.get("type"), str):
         raise ContractBroken("error without type and cause")
-    return ErrorInfo(type=value["type"][:100], cause=value["cause"], message=str(value.get("message", ""))[:ERROR_MESSAGE_CHARS])
+    error = ErrorInfo(type=value["type"][:100], cause=value["cause"], message=str(value.get("message", ""))[:ERROR_MESSAGE_CHARS])
+    if isinstance(value.get("reason"), str):
+        error["reason"] = value["reason"][:100]
+    return error
 
 
 # --- result.json, signed --------------------------------------------------------------------------------------------------------------

@@ -1,0 +1,50 @@
+"""Every path the runner uses, in its own containers and in the environment, as one value: tests move them all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from seatrial import contract
+
+VAR_TERMINATION_LOG = "SEATRIAL_TERMINATION_LOG"
+
+
+class Paths(NamedTuple):
+    # In our own containers.
+    task: str = contract.TASK_DIR
+    bin: str = contract.BIN_DIR
+    run: str = contract.RUN_DIR
+    agent_socket: str = contract.AGENT_SOCKET
+    verifier_socket: str = contract.VERIFIER_SOCKET
+    tools: str = "/opt/seatrial/bin"
+    """Where the runner image carries envd and seatrial-env."""
+    termination_log: str = "/dev/termination-log"
+    scratch: str = "/tmp"
+    # In the environment; the two kinds of logs are mounted at the same paths in the verifier.
+    logs_agent: str = contract.LOGS_AGENT
+    logs_verifier: str = contract.LOGS_VERIFIER
+    logs_artifacts: str = contract.LOGS_ARTIFACTS
+    tests: str = "/tests"
+    solution: str = "/solution"
+
+    @property
+    def input(self) -> str:
+        return f"{self.task}/{contract.INPUT_FILE}"
+
+    @property
+    def agent_lock(self) -> str:
+        return f"{self.run}/{contract.AGENT_LOCK.rpartition('/')[2]}"
+
+    @property
+    def agent_end(self) -> str:
+        return f"{self.run}/{contract.AGENT_END.rpartition('/')[2]}"
+
+    @property
+    def secrets_socket(self) -> str:
+        return f"{self.run}/secrets.sock"
+
+
+def paths_of(environ: Mapping[str, str]) -> Paths:
+    """The paths of a trial Pod; only the termination message may be elsewhere."""
+    return Paths(termination_log=environ.get(VAR_TERMINATION_LOG, Paths().termination_log))
