@@ -16,6 +16,7 @@ import hashlib
 import io
 import os
 import random
+import re
 import time
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator, Mapping
@@ -46,7 +47,9 @@ PART_BYTES: Final = 64 * 1024 * 1024
 BLOCK_BYTES: Final = 1024 * 1024
 
 # Codes by which servers say the same thing; S3, MinIO, Ceph and versitygw differ.
-_BAD_CREDENTIALS: Final = frozenset({"InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken", "ExpiredToken", "TokenRefreshRequired"})
+_BAD_CREDENTIALS: Final = frozenset(
+    {"InvalidAccessKeyId", "XAdminUserNotFound", "SignatureDoesNotMatch", "InvalidToken", "ExpiredToken", "TokenRefreshRequired"}
+)
 _WRONG_REGION: Final = frozenset(
     {"PermanentRedirect", "AuthorizationHeaderMalformed", "IncorrectRegion", "AuthorizationQueryParametersError"}
 )
@@ -56,6 +59,9 @@ _FULL: Final = frozenset(
 _BUSY_CODES: Final = frozenset(
     {"SlowDown", "ServiceUnavailable", "InternalError", "RequestTimeout", "OperationAborted", "ConditionalRequestConflict"}
 )
+# NB: versitygw answers 404 to an unknown access key, so the status alone does not mean that the key is missing.
+_MISSING: Final = frozenset({"NoSuchKey", "NoSuchVersion", "NoSuchUpload"})
+_EXPIRED: Final = re.compile(r"expired|not yet valid", re.IGNORECASE)
 _BUSY_STATUS: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
@@ -242,8 +248,8 @@ class Store:
         """
         try:
             found = self._repeat("stat", key, lambda: self._client.stat_object(self.settings.bucket, key))
-        except NotFound:
-            # The answer to HEAD has no body: a missing bucket looks like a missing key.
+        except SeatrialError:
+            # The answer to HEAD has no body: a missing bucket or a bad access key looks like a missing key. A listing tells.
             self.ping()
             raise
         return Stat(found.size or 0, found.etag or "", found.last_modified, found.content_type)
@@ -497,9 +503,14 @@ class Store:
                 f"object store {self.settings.endpoint} cannot {verb} {name} now ({said})",
                 retry_after=_seconds(failure.headers.get("retry-after")),
             )
+        if status in {401, 403} and _EXPIRED.search(failure.message):
+            # Our URLs are signed a moment before they are used.
+            return Forbidden(
+                f"the clocks of this machine and of {self.settings.endpoint} differ{_skew(failure.headers)}: set the clock ({said})"
+            )
         if status in {401, 403}:
             return Forbidden(f"the S3 credentials may not {verb} {name}: grant the right or use others ({said})")
-        if status == 404:
+        if code in _MISSING or (status == 404 and not code):
             return NotFound(f"{name} does not exist")
         if status == 501:
             return StoreMisconfigured(
@@ -629,4 +640,6 @@ def _seconds(text: str | None) -> float | None:
 
 
 def _short(error: BaseException) -> str:
-    return str(error.args[-1] if error.args else error).splitlines()[0][:200] or type(error).__name__
+    """The last part of a chain "where: what: why", without addresses of Python objects."""
+    lines = str(error.args[-1] if error.args else error).splitlines() or [type(error).__name__]
+    return lines[0].rpartition("): ")[2][:200]
