@@ -1,0 +1,114 @@
+"""The kind Taskset: a set of tasks, pinned to revisions when it is published."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal, Self
+
+from pydantic import ConfigDict, Field, model_validator
+
+from seatrial.api.meta import (
+    DIGEST_TAG,
+    LIST_TYPE,
+    Column,
+    Condition,
+    FrozenMap,
+    JsonMap,
+    Model,
+    PinnedReference,
+    Reference,
+    Resource,
+    Rule,
+    Sha256,
+    StoredFile,
+    StoreKey,
+    Tag,
+    cel,
+    conditions_field,
+    fault,
+)
+
+MAX_TASKS = 1000
+"""Members listed in the object itself; larger sets use a manifest."""
+MAX_SAMPLE = 20
+
+_ONE_OF = Rule("has(self.tasks) != has(self.manifest)", "give exactly one of tasks and manifest")
+
+
+class TasksetSpec(Model):
+    """Which tasks belong to the set."""
+
+    model_config = ConfigDict(json_schema_extra=cel(_ONE_OF))
+
+    tasks: tuple[Reference, ...] | None = Field(
+        default=None,
+        max_length=MAX_TASKS,
+        description=(
+            "References to tasks: name or namespace/name, each optionally with #tag or #digest; at most 1,000. "
+            "Exactly one of tasks and manifest."
+        ),
+        json_schema_extra={LIST_TYPE: "set"},
+    )
+    manifest: StoredFile | None = Field(
+        default=None,
+        description="A file of pinned members, one JSON object a line, for sets of any size. Exactly one of tasks and manifest.",
+    )
+    description: Annotated[str, Field(max_length=4096)] = Field(default="", description="What the set is for.")
+    metadata: JsonMap = Field(default={}, description="Anything worth keeping beside the set; any JSON object.")
+    tags: tuple[Tag, ...] = Field(
+        default=(),
+        max_length=64,
+        description="Tags of the revision that this spec publishes; latest is always set.",
+        json_schema_extra={LIST_TYPE: "set", **cel(DIGEST_TAG)},
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if (self.tasks is None) == (self.manifest is None):
+            raise fault("one_of", _ONE_OF.message)
+        if self.tasks is not None and len(set(self.tasks)) != len(self.tasks):
+            raise fault("tasks", "tasks must not repeat")
+        if len(set(self.tags)) != len(self.tags):
+            raise fault("tags", "tags must not repeat")
+        return self
+
+
+class TasksetManifest(Model):
+    """The pinned members in the object store."""
+
+    ref: StoreKey = Field(description="Key of the manifest: one pinned member a line, sorted.")
+    sha256: Sha256 = Field(description="SHA-256 of the manifest.")
+
+
+class TasksetStatus(Model):
+    """The published, pinned form of the set."""
+
+    observed_generation: int = Field(default=0, ge=0, description="The metadata.generation that this status was computed from.")
+    revision: int | None = Field(default=None, ge=1, description="Number of the current revision.")
+    digest: Sha256 | None = Field(default=None, description="SHA-256 of the revision's content, without its name.")
+    tags: FrozenMap[int] = Field(default={}, max_length=64, description="Revision number by tag.")
+    members: int | None = Field(default=None, ge=0, description="Number of tasks in the set.")
+    manifest: TasksetManifest | None = Field(default=None, description="Where all pinned members are.")
+    sample: tuple[PinnedReference, ...] = Field(
+        default=(),
+        max_length=MAX_SAMPLE,
+        description="The first 20 pinned members, as namespace/name#digest.",
+        json_schema_extra={LIST_TYPE: "atomic"},
+    )
+    conditions: tuple[Condition, ...] = conditions_field()
+
+
+class Taskset(Resource):
+    """A set of tasks, called dataset by Harbor; its members are pinned to revisions when it is published."""
+
+    kind: Literal["Taskset"] = "Taskset"
+    spec: TasksetSpec = Field(description="Which tasks belong to the set; a change publishes a new revision.")
+    status: TasksetStatus = Field(default=TasksetStatus(), description="The pinned set; written by the operator alone.")
+
+    SHORT_NAMES: ClassVar = ("tset",)
+    COLUMNS: ClassVar = (
+        Column("Pinned", ".status.conditions[?(@.type=='Pinned')].status", description="Whether all members are resolved."),
+        Column("Members", ".status.members", "integer", "Number of tasks in the set."),
+        Column("Age", ".metadata.creationTimestamp", "date", "Time since the object was made."),
+        Column("Revision", ".status.revision", "integer", "Number of the current revision.", priority=1),
+        Column("Digest", ".status.digest", description="Digest of the current revision.", priority=1),
+    )
