@@ -1,0 +1,3 @@
+module seatrial.dev/cluster/pause
+
+go 1.25.0
