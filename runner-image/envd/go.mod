@@ -1,0 +1,3 @@
+module seatrial.dev/envd
+
+go 1.25

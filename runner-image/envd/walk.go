@@ -1,0 +1,173 @@
+package main
+
+import (
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"slices"
+	"syscall"
+)
+
+// maxDepth of folders below the one asked for: each level keeps one descriptor open.
+const maxDepth = 128
+
+// node is one entry found by walk.
+type node struct {
+	rel    string   // relative to the start, with slashes; "." is the start itself
+	parent *os.Root // the folder that holds it
+	name   string   // in parent
+	info   fs.FileInfo
+}
+
+// open opens a regular file for reading. It fails when the name stands for something else by now: a link is never followed to other content.
+func (n node) open() (*os.File, error) {
+	// O_NONBLOCK: should it be a fifo by now, the open must not wait for a writer.
+	file, err := n.parent.OpenFile(n.name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	info, err := file.Stat()
+	if err != nil || !info.Mode().IsRegular() || !os.SameFile(info, n.info) {
+		file.Close()
+		return nil, errReplaced
+	}
+	return file, nil
+}
+
+var (
+	errReplaced = errors.New("was replaced while it was read")
+	errStopWalk = errors.New("stop")
+)
+
+// walkLimits bounds a walk; what it met is told afterwards.
+type walkLimits struct {
+	maxEntries int
+	entries    int  // visited
+	unreadable int  // folders that could not be listed
+	truncated  bool // more entries than maxEntries, or deeper than maxDepth
+}
+
+// walk visits everything below the folder at start, in order of name, each folder before its content, without following links. Other
+// mounts are visited too: the log folders are mounts. visit ends the walk early with errStopWalk.
+func walk(start string, limits *walkLimits, visit func(node) error) error {
+	root, err := openFolder(start)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	err = walkFolder(root, ".", 0, limits, visit)
+	if errors.Is(err, errStopWalk) {
+		return nil
+	}
+	return err
+}
+
+// openFolder opens a folder that is not itself a link. Links in its parents belong to the image's layout and are resolved.
+func openFolder(start string) (*os.Root, error) {
+	before, err := os.Lstat(start)
+	if err != nil {
+		return nil, err
+	}
+	if before.Mode()&fs.ModeSymlink != 0 {
+		return nil, failf(kindLink, "%s is a link", start)
+	}
+	if !before.IsDir() {
+		return nil, failf(kindIO, "%s is not a directory", start)
+	}
+	root, err := os.OpenRoot(start)
+	if err != nil {
+		return nil, err
+	}
+	if after, err := root.Stat("."); err != nil || !os.SameFile(before, after) {
+		root.Close()
+		return nil, failf(kindLink, "%s was replaced while it was opened", start)
+	}
+	return root, nil
+}
+
+func walkFolder(folder *os.Root, rel string, depth int, limits *walkLimits, visit func(node) error) error {
+	names, more, err := listFolder(folder, limits.maxEntries-limits.entries)
+	if err != nil {
+		limits.unreadable++
+		return nil
+	}
+	limits.truncated = limits.truncated || more
+	for _, name := range names {
+		if limits.entries >= limits.maxEntries {
+			limits.truncated = true
+			return errStopWalk
+		}
+		info, err := folder.Lstat(name)
+		if err != nil {
+			continue // removed meanwhile
+		}
+		limits.entries++
+		child := node{rel: path.Join(rel, name), parent: folder, name: name, info: info}
+		if err := visit(child); err != nil {
+			return err
+		}
+		if !info.IsDir() {
+			continue
+		}
+		if depth+1 >= maxDepth {
+			limits.truncated = true
+			continue
+		}
+		if err := walkInto(child, depth+1, limits, visit); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func walkInto(child node, depth int, limits *walkLimits, visit func(node) error) error {
+	sub, err := child.parent.OpenRoot(child.name)
+	if err != nil {
+		limits.unreadable++
+		return nil
+	}
+	defer sub.Close()
+	if after, err := sub.Stat("."); err != nil || !os.SameFile(child.info, after) {
+		limits.unreadable++
+		return nil
+	}
+	return walkFolder(sub, child.rel, depth, limits, visit)
+}
+
+// listFolder gives the sorted names of a folder, at most limit of those that the file system names first.
+func listFolder(folder *os.Root, limit int) (names []string, more bool, err error) {
+	dir, err := folder.Open(".")
+	if err != nil {
+		return nil, false, err
+	}
+	defer dir.Close()
+	names, err = dir.Readdirnames(limit + 1)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, false, err
+	}
+	if len(names) > limit {
+		names, more = names[:limit], true
+	}
+	slices.Sort(names)
+	return names, more, nil
+}
+
+// emptyFolder removes everything that a folder holds.
+func emptyFolder(folder *os.Root) error {
+	for {
+		names, more, err := listFolder(folder, 1024)
+		if err != nil {
+			return err
+		}
+		for _, name := range names {
+			if err := folder.RemoveAll(name); err != nil {
+				return err
+			}
+		}
+		if !more {
+			return nil
+		}
+	}
+}
