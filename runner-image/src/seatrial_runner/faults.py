@@ -37,7 +37,8 @@ def environment_exited(doing: str) -> Fault:
 
 
 def envd_misbehaved(doing: str, error: Exception) -> Fault:
-    return Fault(LOST_POD, "environment", f"the environment's connection broke its protocol while {doing}: {error}", reason="EnvironmentExited")
+    message = f"the environment's connection broke its protocol while {doing}: {error}"
+    return Fault(LOST_POD, "environment", message, reason="EnvironmentMisbehaved")
 
 
 def runner_crashed(who: str, message: str) -> Fault:

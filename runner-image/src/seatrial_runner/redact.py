@@ -10,6 +10,7 @@ import json
 import os
 import re
 import socket
+import time
 from collections.abc import Iterable
 from typing import Final
 
@@ -19,7 +20,6 @@ from seatrial_runner.variables import SECRET_CHARS, longest_first
 MARK: Final = b"[REDACTED]"
 _HANDOVER_BYTES: Final = 1 << 20
 _VALUES: Final = 1000
-_HANDOVER_SECONDS: Final = 30.0
 _TEXT_PROBE_BYTES: Final = 8192
 _JSON_STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*"')
 
@@ -67,7 +67,7 @@ def _is_text(data: bytes) -> bool:
     return True
 
 
-def send_secrets(path: str, values: Iterable[str], *, wait_seconds: float = _HANDOVER_SECONDS) -> bool:
+def send_secrets(path: str, values: Iterable[str], *, wait_seconds: float) -> bool:
     """Tell the verifier which values must not be kept; True if it will read them. Nothing is sent when there are none."""
     kept = longest_first(values)
     if not kept:
@@ -86,14 +86,8 @@ def send_secrets(path: str, values: Iterable[str], *, wait_seconds: float = _HAN
             # The verifier's container may start a moment later than ours.
             if deadline.passed or len(data) > _HANDOVER_BYTES:
                 return False
-            deadline_pause(deadline, pause)
+            time.sleep(deadline.cap(pause))
             pause = min(0.5, pause * 2)
-
-
-def deadline_pause(deadline: Deadline, seconds: float) -> None:
-    import time
-
-    time.sleep(deadline.cap(seconds))
 
 
 class SecretInbox:

@@ -79,15 +79,20 @@ def _number(key: str, value: object) -> float:
     if isinstance(value, int):
         return value
     if isinstance(value, str):
-        try:
-            value = float(value)
-        except ValueError:
-            raise _unreadable(f"Non-numeric reward {key[:40]!r}: {value[:40]!r}") from None
+        return _number_of_text(key, value)
     if not isinstance(value, float):
         raise _unreadable(f"Non-numeric reward {key[:40]!r}: {_kind(value)}")
     if not math.isfinite(value):
         raise _unreadable(f"Non-finite reward {key[:40]!r}: {value}")
     return value
+
+
+def _number_of_text(key: str, text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        raise _unreadable(f"Non-numeric reward {key[:40]!r}: {text[:40]!r}") from None
+    return _number(key, number)
 
 
 def _take_components(mapping: dict[str, object]) -> list[Component] | None:
@@ -107,7 +112,7 @@ def _is_component(item: object) -> bool:
 
 
 def _empty(name: str) -> Fault:
-    return Fault("RewardFileEmptyError", "verifier", f"{name} is empty: the test script must write a number into it", reason="RewardInvalid")
+    return Fault("RewardFileEmptyError", "verifier", f"{name} is empty: the test script must write a number", reason="RewardInvalid")
 
 
 def _unreadable(message: str) -> Fault:

@@ -1,0 +1,255 @@
+"""The agent's container: prepare the environment, drive the agent in it, leave an end record.
+
+Why the record and nothing else: the verifier waits for it, and the operator never has to. Life cycle: harbor.md 4.3; oracle and nop: 5.4.
+
+A ``command`` agent is a shell command that runs in the environment as the agent's user. It finds the instruction in the file named by
+``INSTRUCTION_FILE`` (``/logs/agent/instruction.md``, kept with the logs) and, up to 100 KiB, in ``INSTRUCTION``; the model's name in
+``MODEL``; and the job's agent variables. Its output goes to ``/logs/agent/agent.txt``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from seatrial.contract import INSTRUCTION_FILE, SOLUTION_TAR, AgentEnd, Span, TrialInput
+from seatrial_runner.channel import Channel, ChannelError, ConnectTimeout, EnvdError, ExitStatus, Listener
+from seatrial_runner.clock import Deadline, Timer
+from seatrial_runner.connect import Connection, channel_fault
+from seatrial_runner.ends import hold_lock, write_end
+from seatrial_runner.faults import Fault, runner_crashed
+from seatrial_runner.paths import Paths
+from seatrial_runner.prepare import chunks, prepare
+from seatrial_runner.redact import Redactor, send_secrets
+from seatrial_runner.stop import Stop
+from seatrial_runner.variables import resolve_all, secret_values, template_sources
+from seatrial_runner.watch import TimedOut, Watcher
+
+# An environment string may have 128 KiB.
+INSTRUCTION_BYTES: Final = 100 * 1024
+# All containers of a Pod start together, but the verifier's image may still be on its way.
+_HANDOVER_SECONDS: Final = 120.0
+_TAIL_BYTES: Final = 2000
+
+NO_RESULT: Final = {
+    "n_input_tokens": None,
+    "n_cache_tokens": None,
+    "n_output_tokens": None,
+    "cost_usd": None,
+    "model_usage": None,
+    "rollout_details": None,
+    "metadata": None,
+}
+"""Harbor's ``agent_result`` of an agent that reports nothing."""
+
+
+class Run(NamedTuple):
+    """What an agent is given for its execution phase."""
+
+    watcher: Watcher
+    trial: TrialInput
+    paths: Paths
+    env: dict[str, str]
+    """The agent's own variables."""
+    sources: dict[str, str]
+    """Of the solution's templates."""
+
+    @property
+    def channel(self) -> Channel:
+        return self.watcher.channel
+
+    def shell(self, command: str, env: Mapping[str, str]) -> ExitStatus:
+        """Run ``command`` in the environment as the agent's user."""
+        return self.watcher.run(command, env=env, cwd=self.trial["environment"]["workdir"], user=self.trial["agent"]["user"])
+
+
+def run(paths: Paths, environ: Mapping[str, str], *, stop: Stop | None = None) -> int:
+    """Play the agent's part of a trial; always 0 once the end record is written."""
+    stop = stop or Stop.on_sigterm()
+    listener = Channel.listen(paths.agent_socket)
+    lock = hold_lock(paths.agent_lock)
+    end = AgentEnd(error=None, spans={}, exit_code=None, result=None)
+    redactor = Redactor(secret_values(environ))
+    try:
+        _run(paths, environ, stop, listener, end)
+    except Fault as fault:
+        end["error"] = fault.info()
+    except Exception as error:  # noqa: BLE001 - the border: the verifier must learn of a bug here from the record
+        traceback.print_exc(file=sys.stderr)
+        end["error"] = runner_crashed("agent runner", f"{type(error).__name__}: {error}").info()
+    finally:
+        listener.close()
+    if end["error"] is not None:
+        end["error"]["message"] = redactor.text(end["error"]["message"])
+    write_end(paths.agent_end, end)
+    os.close(lock)
+    return 0
+
+
+def _run(paths: Paths, environ: Mapping[str, str], stop: Stop, listener: Listener, end: AgentEnd) -> None:
+    trial: TrialInput = json.loads(Path(paths.input).read_bytes())
+    execute = _execution_of(trial)
+    env = {name: environ[name] for name in trial["agent"]["env_names"] if name in environ}
+    sources = template_sources(environ, trial["variables"])
+    limits = trial["timeouts"]
+    with _Span("environment_setup", end["spans"]):
+        channel = _prepared_environment(paths, trial, stop, listener, end)
+    with channel:
+        with _Span("agent_setup", end["spans"]):
+            # oracle, nop and command have nothing to set up; the phase exists for Harbor's result.
+            _hand_over_secrets(paths, env, sources)
+        watcher = Watcher(
+            channel,
+            deadline=Deadline(limits["agent"]),
+            stop=stop,
+            volumes=trial.get("limits", {}),
+            cause="agent",
+            doing="the agent ran",
+        )
+        end["result"] = dict(NO_RESULT)
+        with _Span("agent_execution", end["spans"]):
+            try:
+                end["exit_code"] = execute(Run(watcher, trial, paths, env, sources))
+            except TimedOut as error:
+                raise Fault("AgentTimeoutError", "agent", f"Agent execution timed out after {limits['agent']} seconds") from error
+            except _ExitCode as error:
+                end["exit_code"] = error.code
+                raise
+            except ChannelError as error:
+                raise channel_fault(error, "the agent ran") from error
+
+
+def _prepared_environment(paths: Paths, trial: TrialInput, stop: Stop, listener: Listener, end: AgentEnd) -> Channel:
+    limit = trial["timeouts"]["environment"]
+    deadline = Deadline(limit)
+    too_late = Fault("EnvironmentStartTimeoutError", "environment", f"Environment start timed out after {float(limit)} seconds")
+    try:
+        channel = Connection(listener, limit).wait(deadline, stop, doing="the environment started")
+    except ConnectTimeout as error:
+        too_late.message += f": {error}"
+        raise too_late from error
+    except ChannelError as error:
+        raise channel_fault(error, "it started") from error
+    end["envd"] = channel.hello.instance
+    watcher = Watcher(
+        channel,
+        deadline=deadline,
+        stop=stop,
+        volumes=trial.get("limits", {}),
+        cause="environment",
+        doing="the environment was prepared",
+    )
+    try:
+        prepare(watcher, trial, paths)
+    except TimedOut as error:
+        raise too_late from error
+    except ChannelError as error:
+        raise channel_fault(error, "it was prepared") from error
+    return channel
+
+
+def _hand_over_secrets(paths: Paths, env: Mapping[str, str], sources: Mapping[str, str]) -> None:
+    if not send_secrets(paths.secrets_socket, [*secret_values(env), *secret_values(sources)], wait_seconds=_HANDOVER_SECONDS):
+        raise runner_crashed("agent runner", "the verifier's container did not start, so nobody would redact the agent's secrets")
+
+
+class _Span:
+    """Times a phase into the end record, also when it fails."""
+
+    def __init__(self, name: str, spans: dict[str, Span]) -> None:
+        self._name = name
+        self._spans = spans
+
+    def __enter__(self) -> None:
+        self._timer = Timer()
+
+    def __exit__(self, *args: object) -> None:
+        self._spans[self._name] = self._timer.span()
+
+
+# --- agents --------------------------------------------------------------------------------------------------------------------------
+
+
+def run_nop(given: Run) -> int | None:
+    """Leave everything as it is."""
+    return None
+
+
+def run_oracle(given: Run) -> int | None:
+    """Upload the solution and run its script. A non-zero exit code is noted in ``exit-code.txt`` and is no error."""
+    solution = Path(given.paths.task, SOLUTION_TAR)
+    channel, paths = given.channel, given.paths
+    if not solution.exists():
+        raise _no_solution()
+    # The script's x bits were set when the solution was packed.
+    channel.put(chunks(solution), paths.solution)
+    if channel.stat(f"{paths.solution}/solve.sh") is None:
+        raise _no_solution()
+    env = {
+        "DEBIAN_FRONTEND": "noninteractive",
+        **given.env,
+        **resolve_all(given.trial["solution_env"], given.sources, where="[solution.env]"),
+    }
+    # Never by direct exec: a script without a first line, or with bytes before it, is run by the shell.
+    status = given.shell(f"({paths.solution}/solve.sh) > {paths.logs_agent}/oracle.txt 2>&1", env)
+    if status.returncode:
+        channel.put_bytes(str(status.returncode).encode(), f"{paths.logs_agent}/exit-code.txt")
+    return status.returncode
+
+
+def _no_solution() -> Fault:
+    return Fault("FileNotFoundError", "agent", "the task has no solution/solve.sh for the oracle agent")
+
+
+def run_command(given: Run) -> int | None:
+    """Run the job's command line; a non-zero exit code is ``NonZeroAgentExitCodeError``, which is graded."""
+    agent, paths = given.trial["agent"], given.paths
+    instruction = Path(paths.task, INSTRUCTION_FILE).read_bytes()
+    instruction_file = f"{paths.logs_agent}/{INSTRUCTION_FILE}"
+    given.channel.put_bytes(instruction, instruction_file)
+    env = {"INSTRUCTION_FILE": instruction_file}
+    if len(instruction) <= INSTRUCTION_BYTES:
+        env["INSTRUCTION"] = instruction.decode()
+    if agent["model"] is not None:
+        env["MODEL"] = agent["model"]
+    status = given.shell(f"(\n{agent['command']}\n) > {paths.logs_agent}/agent.txt 2>&1", {**env, **given.env})
+    if status.returncode:
+        why = ", a process was killed for memory" if status.oom_killed else ""
+        tail = _tail(given.channel, f"{paths.logs_agent}/agent.txt", Redactor(secret_values(given.env)))
+        raise _ExitCode(status.returncode, f"the agent's command ended with exit code {status.returncode}{why}: {tail}")
+    return 0
+
+
+class _ExitCode(Fault):
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__("NonZeroAgentExitCodeError", "agent", message)
+        self.code = code
+
+
+def _tail(channel: Channel, path: str, redactor: Redactor) -> str:
+    """The last line of a small output file, for a message."""
+    try:
+        data = channel.read_file(path, max_bytes=1 << 20)
+    except EnvdError:
+        return "no output"
+    if not isinstance(data, bytes):
+        return "see its output"
+    lines = redactor.text(data[-_TAIL_BYTES:].decode(errors="replace")).split("\n")
+    return next((line.strip() for line in reversed(lines) if line.strip()), "no output")[-120:]
+
+
+def _execution_of(trial: TrialInput) -> Callable[[Run], int | None]:
+    agent = trial["agent"]
+    execution = _EXECUTIONS.get(agent["kind"])
+    if execution is None or (execution is run_command and not agent["command"]):
+        message = f"this runner has no agent of kind {agent['kind']!r} named {agent['name']!r}"
+        raise Fault("ValueError", "user", message, reason="AgentUnknown")
+    return execution
+
+
+_EXECUTIONS: Final[Mapping[str, Callable[[Run], int | None]]] = {"oracle": run_oracle, "nop": run_nop, "command": run_command}

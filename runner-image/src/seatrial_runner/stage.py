@@ -1,0 +1,266 @@
+"""The init container: fetch the task archive, check it, and lay out what agent and verifier may see.
+
+Why tar files instead of trees: envd takes a tar stream, modes survive every volume, and whoever may read the folder can hand it on
+without becoming the owner of hostile files. ``task/agent`` is for everybody, ``task/verifier`` for the verifier's user alone. Nothing
+else of the archive remains.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import stat
+import sys
+import tarfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO, Final, NamedTuple, cast
+
+from seatrial import contract
+from seatrial.contract import StageExit, TrialInput
+from seatrial.taskpkg.extract import ArchiveError, extract_archive
+from seatrial.taskpkg.instruction import read_instruction
+from seatrial.taskpkg.limits import DEFAULT
+from seatrial.taskpkg.templates import required_variables
+from seatrial_runner.paths import Paths
+from seatrial_runner.presigned import DISK_FULL, Patience, StoreMissing, StoreRefused, StoreUnavailable, download
+
+PATIENCE: Final = Patience(seconds=120.0, attempts=6, first_pause_seconds=0.5)
+IGNORE_FILE: Final = ".harborignore"
+# A corrupt download is tried once more; a corrupt object stays corrupt.
+_DOWNLOADS: Final = 2
+
+
+class StageFailed(Exception):
+    """The trial cannot be prepared; ``code`` says why and ``message`` goes to the termination message."""
+
+    def __init__(self, code: StageExit, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+def run(paths: Paths, environ: Mapping[str, str], *, patience: Patience = PATIENCE) -> int:
+    """Do it all; returns a ``StageExit``. The termination message is written on failure only."""
+    try:
+        _stage(paths, environ, patience)
+    except StageFailed as error:
+        return _failed(paths, error.code, error.message)
+    except OSError as error:
+        if error.errno in DISK_FULL:
+            return _failed(paths, StageExit.DISK_FULL, f"no room for the task: {error.strerror}; ask for more storage")
+        return _failed(paths, StageExit.INTERNAL, f"{type(error).__name__}: {error}")
+    except Exception as error:  # noqa: BLE001 - the border: a bug must end with its own exit code and a message
+        return _failed(paths, StageExit.INTERNAL, f"{type(error).__name__}: {error}")
+    return StageExit.OK
+
+
+def _stage(paths: Paths, environ: Mapping[str, str], patience: Patience) -> None:
+    trial = contract.decode_input(environ[contract.VAR_INPUT])
+    _install_tools(paths)
+    extracted = Path(paths.task, ".extracted")
+    for leftover in (extracted, Path(paths.task, contract.AGENT), Path(paths.task, contract.VERIFIER)):
+        # A restarted Pod sandbox runs init containers again on the same volumes.
+        _remove_tree(leftover)
+    root = extracted / _fetch(paths, environ, extracted, patience)
+    _lay_out(paths, trial, root)
+    _remove_tree(extracted)
+
+
+def _install_tools(paths: Paths) -> None:
+    for name in ("envd", "seatrial-env"):
+        source = Path(paths.tools, name)
+        if name == "envd" or source.exists():
+            target = Path(paths.bin, name)
+            shutil.copyfile(source, target)
+            target.chmod(0o755)
+
+
+def _fetch(paths: Paths, environ: Mapping[str, str], target: Path, patience: Patience) -> str:
+    """Download and extract; returns the name of the root directory."""
+    url, digest = environ[contract.VAR_ARCHIVE_URL], environ[contract.VAR_ARCHIVE_SHA256]
+    archive = Path(paths.task, ".archive.tar.gz")
+    try:
+        for left in reversed(range(_DOWNLOADS)):
+            with open(archive, "w+b") as file:
+                _download(url, file, patience)
+                file.seek(0)
+                try:
+                    return extract_archive(cast(BinaryIO, file), target, sha256=digest).root_name
+                except ArchiveError as error:
+                    if error.kind == "unsafe":
+                        raise StageFailed(StageExit.ARCHIVE_UNSAFE, f"{error}. Publish the task again without this entry.") from error
+                    if not left:
+                        raise StageFailed(StageExit.ARCHIVE_CORRUPT, f"{error}. Publish the task again.") from error
+        raise AssertionError("the last download returns or raises")
+    finally:
+        archive.unlink(missing_ok=True)
+
+
+def _download(url: str, file: BinaryIO, patience: Patience) -> None:
+    try:
+        download(url, file, max_bytes=DEFAULT.compressed_bytes, patience=patience)
+    except StoreMissing as error:
+        raise StageFailed(StageExit.ARCHIVE_MISSING, f"the task archive is gone: {error}. Publish the task again.") from error
+    except StoreRefused as error:
+        raise StageFailed(StageExit.STORE_REFUSED, f"the object store refused the task archive: {error}") from error
+    except StoreUnavailable as error:
+        raise StageFailed(StageExit.STORE_UNAVAILABLE, f"the object store did not give the task archive: {error}") from error
+
+
+# --- what agent and verifier see -----------------------------------------------------------------------------------------------------
+
+
+def _lay_out(paths: Paths, trial: TrialInput, root: Path) -> None:
+    agent, verifier = Path(paths.task, contract.AGENT), Path(paths.task, contract.VERIFIER)
+    agent.mkdir(mode=0o755)
+    verifier.mkdir(mode=0o700)
+    agent.chmod(0o755)
+    _write(agent / contract.INPUT_FILE, json.dumps(agent_projection(trial)), mode=0o644)
+    _write(verifier / contract.INPUT_FILE, json.dumps(trial), mode=0o600)
+    _write(agent / contract.INSTRUCTION_FILE, _instruction(root), mode=0o644)
+    is_excluded = _exclusions(root)
+    if trial["agent"]["kind"] == "oracle" and (root / "solution").is_dir():
+        pack(root / "solution", agent / contract.SOLUTION_TAR, executable="solve.sh", is_excluded=is_excluded, mode=0o644)
+    if trial["environment"]["loose_files"] and (root / "environment").is_dir():
+        pack(root / "environment", agent / contract.LOOSE_FILES_TAR, is_excluded=lambda path: False, mode=0o644)
+    if (root / "tests").is_dir():
+        pack(root / "tests", verifier / contract.TESTS_TAR, executable="test.sh", is_excluded=is_excluded, mode=0o600)
+
+
+def agent_projection(trial: TrialInput) -> dict[str, Any]:
+    """What the agent's container may know: nothing of the verifier, and only the variables that its own templates name."""
+    oracle = trial["agent"]["kind"] == "oracle"
+    solution_env = trial["solution_env"] if oracle else {}
+    names = {variable.name for variable in required_variables(solution_env)}
+    return {
+        **trial,
+        "verifier": {**trial["verifier"], "env": {}, "collect": []},
+        "solution_env": solution_env,
+        "variables": {name: value for name, value in trial["variables"].items() if name in names},
+        "artifacts": [],
+        "config": {},
+    }
+
+
+def _instruction(root: Path) -> str:
+    file = root / "instruction.md"
+    if not file.is_file():
+        what = "tasks with steps are not supported by this version" if (root / "steps").is_dir() else "the task has no instruction.md"
+        raise StageFailed(StageExit.TASK_UNSUPPORTED, what)
+    try:
+        return read_instruction(file.read_bytes().decode())
+    except UnicodeDecodeError as error:
+        raise StageFailed(StageExit.TASK_UNSUPPORTED, f"instruction.md is not UTF-8 text: {error}") from error
+
+
+def _exclusions(root: Path) -> Callable[[Path], bool]:
+    """Which files ``.harborignore`` leaves out. The rules need a library, and most tasks have none."""
+    if not any(item.path.name == IGNORE_FILE for scope in ("tests", "solution") for item in _walk(root / scope)):
+        return lambda path: False
+    from seatrial.taskpkg.ignore import HarborIgnore, IgnoreError
+
+    rules = HarborIgnore(root)
+
+    def is_excluded(path: Path) -> bool:
+        try:
+            return rules.is_excluded(path)
+        except IgnoreError as error:
+            raise StageFailed(StageExit.TASK_UNSUPPORTED, str(error)) from error
+
+    return is_excluded
+
+
+def pack(source: Path, target: Path, *, is_excluded: Callable[[Path], bool], mode: int, executable: str = "") -> None:
+    """Write the contents of ``source`` as a tar: modes and links kept, everything root's, ``executable`` with all x bits (``chmod +x``)."""
+    source = source.resolve()
+    script = (source / executable).resolve() if executable else None
+    excluded_dirs: set[Path] = set()
+    with open(target, "wb") as file:
+        os.fchmod(file.fileno(), mode)
+        with tarfile.open(fileobj=file, mode="w|", format=tarfile.PAX_FORMAT) as tar:
+            for item in _walk(source):
+                if item.path.parent in excluded_dirs or is_excluded(item.path):
+                    if stat.S_ISDIR(item.status.st_mode):
+                        excluded_dirs.add(item.path)
+                    continue
+                _add(tar, item, name=str(item.path.relative_to(source)), is_script=item.path == script)
+
+
+class _Item(NamedTuple):
+    path: Path
+    status: os.stat_result
+
+
+def _walk(top: Path) -> Iterator[_Item]:
+    """Everything below ``top``, parents first, links not followed. Not ``os.walk``: it recurses, and depth is the archive's choice."""
+    stack = [top]
+    while stack:
+        directory = stack.pop()
+        if directory == top and (not top.is_dir() or top.is_symlink()):
+            return
+        _open_up(directory, 0o500)
+        items = [_Item(directory / name, os.lstat(directory / name)) for name in sorted(os.listdir(directory))]
+        yield from items
+        stack += [item.path for item in reversed(items) if stat.S_ISDIR(item.status.st_mode)]
+
+
+def _add(tar: tarfile.TarFile, item: _Item, *, name: str, is_script: bool) -> None:
+    info = tarfile.TarInfo(name)
+    info.mode = stat.S_IMODE(item.status.st_mode) | (0o111 if is_script else 0)
+    info.mtime = int(item.status.st_mtime)
+    if stat.S_ISLNK(item.status.st_mode):
+        info.type = tarfile.SYMTYPE
+        info.linkname = os.readlink(item.path)
+        tar.addfile(info)
+    elif stat.S_ISDIR(item.status.st_mode):
+        info.type = tarfile.DIRTYPE
+        tar.addfile(info)
+    else:
+        info.size = item.status.st_size
+        _open_up(item.path, 0o400)
+        with open(item.path, "rb") as file:
+            tar.addfile(info, file)
+
+
+def _open_up(path: Path, bits: int) -> None:
+    """Let ourselves read: the tree is ours, whatever modes the archive gave it; the tar keeps those of the walk."""
+    mode = stat.S_IMODE(os.lstat(path).st_mode)
+    if mode & bits != bits:
+        os.chmod(path, mode | bits)
+
+
+def _remove_tree(top: Path) -> None:
+    if not top.exists():
+        return
+    folders = [top]
+    for item in _walk(top):
+        if stat.S_ISDIR(item.status.st_mode):
+            folders.append(item.path)
+    for folder in reversed(folders):
+        os.chmod(folder, 0o700)
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                os.unlink(entry.path)
+        os.rmdir(folder)
+
+
+def _write(path: Path, text: str, *, mode: int) -> None:
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        os.fchmod(file.fileno(), mode)
+        file.write(text)
+
+
+def _failed(paths: Paths, code: StageExit, message: str) -> int:
+    sys.stderr.write(f"stage: {code.name}: {message}\n")
+    body = b""
+    for length in (400, 200, 100, 40):
+        body = json.dumps({"message": message[:length]}).encode()
+        if len(body) <= contract.STAGE_MESSAGE_BYTES:
+            break
+    try:
+        Path(paths.termination_log).write_bytes(body)
+    except OSError as error:
+        sys.stderr.write(f"stage: the termination message cannot be written: {error}\n")
+    return code

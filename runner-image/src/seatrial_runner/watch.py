@@ -1,0 +1,100 @@
+"""Run one command of a phase and end it for any of four reasons: time, SIGTERM, a volume that is nearly full, or its own end.
+
+Why volumes are watched: the kubelet evicts a Pod over a volume's limit within about 85 s and without grace, and the evidence is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from seatrial.contract import Cause
+from seatrial_runner.channel import Channel, EnvdError, ExitStatus
+from seatrial_runner.clock import Deadline, Timer
+from seatrial_runner.faults import interrupted, storage_limit
+from seatrial_runner.stop import Stop
+
+FULL: Final = 0.8
+_LOOK_SECONDS: Final = 0.25
+_VOLUME_SECONDS: Final = 5.0
+# envd ends the command itself; this is for an envd that does not.
+_OVERTIME_SECONDS: Final = 10.0
+
+
+class TimedOut(Exception):
+    """The deadline of the phase passed; the command's process group has been ended."""
+
+
+class Watcher:
+    """The limits of one phase, for all its commands."""
+
+    def __init__(self, channel: Channel, *, deadline: Deadline, stop: Stop, volumes: Mapping[str, int], cause: Cause, doing: str) -> None:
+        self.channel = channel
+        self.deadline = deadline
+        self.stop = stop
+        self._volumes = dict(volumes)
+        self._cause: Cause = cause
+        self._doing = doing
+        self._volumes_seen = Timer()
+
+    def check(self) -> None:
+        """To be called between steps.
+
+        Raises:
+            TimedOut: the deadline passed.
+            Fault: SIGTERM came.
+        """
+        if self.stop.requested:
+            raise interrupted(self._doing)
+        if self.deadline.passed:
+            raise TimedOut
+
+    def run(
+        self,
+        command: str,
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        user: str | int | None = None,
+        limit_seconds: float | None = None,
+    ) -> ExitStatus:
+        """Run a shell command; its output is thrown away. ``limit_seconds`` is the command's own limit: beyond it the status says so.
+
+        Raises:
+            TimedOut: the phase's deadline passed, also while the command ran.
+            Fault: SIGTERM came, or a volume is nearly full.
+            CommandFailed, EnvironmentExited, ProtocolViolation, EnvdError: from the channel.
+        """
+        self.check()
+        left = self.deadline.remaining()
+        own = Deadline(min((value for value in (left, limit_seconds) if value is not None), default=None))
+        running = self.channel.start(command, env=env, cwd=cwd, user=user, timeout_seconds=own.remaining())
+        overtime: Deadline | None = None
+        try:
+            while (status := running.wait(_LOOK_SECONDS)) is None:
+                if self.stop.requested:
+                    raise interrupted(self._doing)
+                self._check_volumes()
+                if own.passed:
+                    overtime = overtime or Deadline(_OVERTIME_SECONDS)
+                    if overtime.passed:
+                        raise TimedOut
+        except BaseException:
+            if not self.channel.closed:
+                running.kill()
+            raise
+        if status.timed_out and self.deadline.passed:
+            raise TimedOut
+        return status
+
+    def _check_volumes(self) -> None:
+        if not self._volumes or self._volumes_seen.seconds() < _VOLUME_SECONDS:
+            return
+        for path, limit in self._volumes.items():
+            try:
+                used = self.channel.usage(path).size_bytes
+            except EnvdError:
+                continue  # the path is gone or unreadable: the kubelet's own limit stays
+            if used >= FULL * limit:
+                raise storage_limit(path, used, limit, self._cause)
+        self._volumes_seen = Timer()
