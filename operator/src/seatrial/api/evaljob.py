@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Annotated, Any, ClassVar, Final, Literal, Self
+import re
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, ClassVar, Final, Literal, Self, TypeVar
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
 from seatrial.api.credentials import ENV_NAME_PATTERN, KEY_PATTERN, VALUE_CHARS, VALUE_PATTERN, credential_paths, is_masked_name
 from seatrial.api.meta import (
@@ -19,6 +20,7 @@ from seatrial.api.meta import (
     FrozenMap,
     Image,
     JsonMap,
+    MaxEntries,
     Model,
     QuantityField,
     Reference,
@@ -34,6 +36,8 @@ from seatrial.api.meta import (
     conditions_field,
     fault,
 )
+
+V = TypeVar("V")
 
 MAX_TASKS: Final = 1000
 MAX_TRIALS: Final = 100_000
@@ -64,10 +68,12 @@ def _immutable(field: str, *rules: Rule) -> dict[str, Any]:
     return cel(*rules, Rule("self == oldSelf", f"{field} {_STARTED}"))
 
 
-def _immutable_optional(*fields: str) -> tuple[Rule, ...]:
-    """Transition rules, on the parent, for fields that may be absent."""
+def _immutable_optional(*fields: str, below: str = "") -> tuple[Rule, ...]:
+    """Transition rules, on the parent called ``below``, for fields that may be absent."""
     return tuple(
-        Rule(f"has(self.{name}) == has(oldSelf.{name}) && (!has(self.{name}) || self.{name} == oldSelf.{name})", f"{name} {_STARTED}")
+        Rule(
+            f"has(self.{name}) == has(oldSelf.{name}) && (!has(self.{name}) || self.{name} == oldSelf.{name})", f"{below}{name} {_STARTED}"
+        )
         for name in fields
     )
 
@@ -96,17 +102,19 @@ _AGENT_ENV = _refuse(f"k.matches('{ENV_NAME_PATTERN}') || {_IS_VALUE}")
 _AGENT_ENV_LITERAL = Rule("self.all(k, !self[k].contains('${'))", "values are literals: ${ is not allowed here")
 _ENV_TWICE = Rule("self.env.all(k, !(k in self.envSecrets))", "env and envSecrets must not name the same variable")
 
-EnvValue = Annotated[str, Field(max_length=32768)]
+
+def _check_env_names(value: Mapping[str, V]) -> Mapping[str, V]:
+    for name in value:
+        if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,254}", name) is None or name.startswith("SEATRIAL_"):
+            raise fault("env_name", f"{name[:255]!r}: {_ENV_NAMES.message}")
+    return value
+
+
+EnvMap = Annotated[FrozenMap[Annotated[str, Field(max_length=8192)]], MaxEntries(64), AfterValidator(_check_env_names)]
 
 
 def _env(description: str, *rules: Rule) -> Any:
-    return Field(default={}, max_length=128, description=description, json_schema_extra=cel(_ENV_NAMES, *rules))
-
-
-def _check_env_names(field: str, names: Iterable[str]) -> None:
-    for name in names:
-        if name.startswith("SEATRIAL_"):
-            raise fault("env_name", f"{field}.{name}: {_ENV_NAMES.message}")
+    return Field(default={}, description=description, json_schema_extra=cel(_ENV_NAMES, *rules))
 
 
 def _check_env_once(env: Iterable[str], secrets: Iterable[str]) -> None:
@@ -124,6 +132,9 @@ class KeyRef(Model):
 
     name: DnsName = Field(description="Name of the object.")
     key: SecretKeyName = Field(description="Key inside it.")
+
+
+KeyRefMap = Annotated[FrozenMap[KeyRef], MaxEntries(64), AfterValidator(_check_env_names)]
 
 
 # --- agent --------------------------------------------------------------------------------------------------------------------------
@@ -153,8 +164,8 @@ class McpServer(Model):
     url: Annotated[str, Field(min_length=1, max_length=2048)] | None = Field(default=None, description="For sse and streamable-http.")
     command: Annotated[str, Field(min_length=1, max_length=4096)] | None = Field(default=None, description="Program, for stdio.")
     args: tuple[Text, ...] = Field(default=(), max_length=64, description="Its arguments.", json_schema_extra={LIST_TYPE: "atomic"})
-    headers: FrozenMap[Text] = Field(
-        default={}, max_length=32, description="HTTP headers; a credential must be a ${NAME} template of a variable in envSecrets."
+    headers: Annotated[FrozenMap[Text], MaxEntries(32)] = Field(
+        default={}, description="HTTP headers; a credential must be a ${NAME} template of a variable in envSecrets."
     )
 
     @model_validator(mode="after")
@@ -205,12 +216,12 @@ class AgentSpec(Model):
         description="MCP servers in addition to the task's.",
         json_schema_extra={LIST_TYPE: "map", LIST_MAP_KEYS: ["name"]},
     )
-    env: FrozenMap[EnvValue] = _env(
+    env: EnvMap = _env(
         "Variables for the agent, as literals. Anything that looks like a credential is refused: use envSecrets.",
         _AGENT_ENV,
         _AGENT_ENV_LITERAL,
     )
-    env_secrets: FrozenMap[KeyRef] = _env(
+    env_secrets: KeyRefMap = _env(
         "Variables from Secrets of the job's namespace, such as OPENAI_API_KEY: {name: my-secret, key: token}; "
         "only the agent's container gets them."
     )
@@ -236,8 +247,6 @@ class AgentSpec(Model):
             raise fault("agent", _AGENT_SOURCE.message)
         if len({server.name for server in self.mcp_servers}) != len(self.mcp_servers):
             raise fault("mcp_server", "mcpServers must not repeat a name")
-        _check_env_names("env", self.env)
-        _check_env_names("envSecrets", self.env_secrets)
         _check_env_once(self.env, self.env_secrets)
         if templates := [name for name, value in self.env.items() if "${" in value]:
             raise fault("env_literal", f"env.{templates[0]}: {_AGENT_ENV_LITERAL.message}")
@@ -263,14 +272,12 @@ class EnvironmentSpec(Model):
 
     model_config = ConfigDict(json_schema_extra=cel(_ENV_TWICE))
 
-    env: FrozenMap[EnvValue] = _env("Variables as literals; anything that looks like a credential is refused.", _PLAIN_ENV)
-    env_secrets: FrozenMap[KeyRef] = _env("Variables from Secrets of the job's namespace.")
-    env_config_maps: FrozenMap[KeyRef] = _env("Variables from ConfigMaps of the job's namespace.")
+    env: EnvMap = _env("Variables as literals; anything that looks like a credential is refused.", _PLAIN_ENV)
+    env_secrets: KeyRefMap = _env("Variables from Secrets of the job's namespace.")
+    env_config_maps: KeyRefMap = _env("Variables from ConfigMaps of the job's namespace.")
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        for field, names in (("env", self.env), ("envSecrets", self.env_secrets), ("envConfigMaps", self.env_config_maps)):
-            _check_env_names(field, names)
         _check_env_once(self.env, self.env_secrets)
         _check_credentials({"env": self.env})
         return self
@@ -281,14 +288,12 @@ class VerifierSpec(Model):
 
     model_config = ConfigDict(json_schema_extra=cel(_ENV_TWICE))
 
-    env: FrozenMap[EnvValue] = _env("Variables for the tests, as literals; they win over the task's. Credentials are refused.", _PLAIN_ENV)
-    env_secrets: FrozenMap[KeyRef] = _env("Variables for the tests from Secrets of the job's namespace.")
+    env: EnvMap = _env("Variables for the tests, as literals; they win over the task's. Credentials are refused.", _PLAIN_ENV)
+    env_secrets: KeyRefMap = _env("Variables for the tests from Secrets of the job's namespace.")
     disable: bool = Field(default=False, description="Run the agent and save its work, but grade nothing.")
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        _check_env_names("env", self.env)
-        _check_env_names("envSecrets", self.env_secrets)
         _check_env_once(self.env, self.env_secrets)
         _check_credentials({"env": self.env})
         return self
@@ -333,7 +338,7 @@ class BackoffSpec(Model):
 class RetrySpec(Model):
     """When a trial gets a further Pod."""
 
-    model_config = ConfigDict(json_schema_extra=cel(*_immutable_optional("exclude")))
+    model_config = ConfigDict(json_schema_extra=cel(*_immutable_optional("exclude", below="retry.")))
 
     max: int = Field(
         default=0,
@@ -521,10 +526,10 @@ class LocalName(Model):
 class PodTemplate(Model):
     """What trial Pods get in addition."""
 
-    model_config = ConfigDict(json_schema_extra=cel(*_immutable_optional("runtimeClassName", "priorityClassName")))
+    model_config = ConfigDict(json_schema_extra=cel(*_immutable_optional("runtimeClassName", "priorityClassName", below="pod.")))
 
-    node_selector: FrozenMap[LabelValue] = Field(
-        default={}, max_length=32, description="Labels that the node must have.", json_schema_extra=_immutable("pod.nodeSelector")
+    node_selector: Annotated[FrozenMap[LabelValue], MaxEntries(32)] = Field(
+        default={}, description="Labels that the node must have.", json_schema_extra=_immutable("pod.nodeSelector")
     )
     tolerations: tuple[Toleration, ...] = Field(
         default=(),
@@ -541,15 +546,13 @@ class PodTemplate(Model):
         description="Secrets for pulling images.",
         json_schema_extra={LIST_TYPE: "map", LIST_MAP_KEYS: ["name"], **_immutable("pod.imagePullSecrets")},
     )
-    labels: FrozenMap[LabelValue] = Field(
+    labels: Annotated[FrozenMap[LabelValue], MaxEntries(32)] = Field(
         default={},
-        max_length=32,
         description="Further labels.",
         json_schema_extra=_immutable("pod.labels", _OWN_KEYS),
     )
-    annotations: FrozenMap[Text] = Field(
+    annotations: Annotated[FrozenMap[Text], MaxEntries(32)] = Field(
         default={},
-        max_length=32,
         description="Further annotations.",
         json_schema_extra=_immutable("pod.annotations", _OWN_KEYS),
     )
@@ -628,9 +631,8 @@ class EvalJobSpec(Model):
     attempts: int = Field(default=1, ge=1, le=1000, description="Attempts per task.", json_schema_extra=_immutable("attempts"))
     concurrency: int = Field(default=4, ge=1, le=10_000, description="Trial Pods at a time. Can be changed.")
     retry: RetrySpec = Field(default=RetrySpec(), description="When a trial gets a further Pod.")
-    error_policy: FrozenMap[ErrorPolicySpec] = Field(
+    error_policy: Annotated[FrozenMap[ErrorPolicySpec], MaxEntries(64)] = Field(
         default={},
-        max_length=64,
         description="What errors mean, by error name; Harbor's table applies where nothing is said.",
         json_schema_extra=_immutable("errorPolicy"),
     )
@@ -823,7 +825,12 @@ class EvalJob(Resource):
     """An evaluation: one agent on a set of tasks. Each attempt at a task is a trial, each trial one Pod; the scores are in status."""
 
     kind: Literal["EvalJob"] = "EvalJob"
-    spec: EvalJobSpec = Field(description="What to run. Most of it is fixed once the object exists.")
+    spec: EvalJobSpec = Field(
+        description=(
+            "What to run. Once the object exists, only suspend, cancel, concurrency, retry.max, limits and ttlSecondsAfterFinished "
+            "can be changed."
+        )
+    )
     status: EvalJobStatus = Field(default=EvalJobStatus(), description="How far the job is and what came out.")
 
     SHORT_NAMES: ClassVar = ("ej",)

@@ -18,6 +18,7 @@ from pydantic import (
     ConfigDict,
     Field,
     GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
     JsonValue,
     ValidationError,
     model_validator,
@@ -140,7 +141,25 @@ def _freeze(value: Mapping[str, V]) -> Mapping[str, V]:
 FrozenMap = Annotated[Mapping[str, V], AfterValidator(_freeze)]
 """A map that cannot be changed; JSON data inside it is shared, so builders copy it."""
 
-JsonMap = Annotated[FrozenMap[JsonValue], Field(max_length=256, json_schema_extra={PRESERVE: True})]
+
+class MaxEntries(NamedTuple):
+    """Bound of a ``FrozenMap``, checked here and written into the schema: pydantic writes no ``max_length`` behind a validator."""
+
+    limit: int
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(self._check, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {**handler(schema), "maxProperties": self.limit}
+
+    def _check(self, value: Mapping[str, V]) -> Mapping[str, V]:
+        if len(value) > self.limit:
+            raise fault("too_long", f"at most {self.limit} entries, not {len(value)}")
+        return value
+
+
+JsonMap = Annotated[FrozenMap[JsonValue], MaxEntries(256), Field(json_schema_extra={PRESERVE: True})]
 """Any JSON object of at most 256 keys; the server stores it as it is."""
 
 
@@ -236,7 +255,6 @@ PinnedReference = Annotated[str, Field(max_length=446)]
 """``namespace/name#digest``."""
 Image = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@+-]*$", max_length=512)]
 """A container image; a digest is better than a tag."""
-EnvName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,254}$", max_length=255)]
 SecretKeyName = Annotated[str, Field(pattern=r"^[-._a-zA-Z0-9]+$", max_length=253)]
 Timestamp = Annotated[str, Field(max_length=40, json_schema_extra={"format": "date-time"})]
 """RFC 3339, UTC."""
@@ -333,8 +351,8 @@ class ObjectMeta(Model):
     resource_version: str = ""
     creation_timestamp: str = ""
     deletion_timestamp: str | None = None
-    labels: FrozenMap[str] = Field(default={})
-    annotations: FrozenMap[str] = Field(default={})
+    labels: FrozenMap[str] = {}
+    annotations: FrozenMap[str] = {}
 
 
 Metadata = Annotated[ObjectMeta, BeforeValidator(_known_metadata)]
@@ -417,7 +435,14 @@ _MESSAGES: Final[Mapping[str, str]] = {"extra_forbidden": "unknown field", "miss
 
 
 def _problems(error: ValidationError) -> tuple[Problem, ...]:
-    return tuple(Problem(_path(item["loc"]), _MESSAGES.get(item["type"], item["msg"])) for item in _details(error))
+    details = _details(error)
+    faulty = {item["loc"][:-1] for item in details}
+    # A list whose only item is refused is also called too short: one fault, one message.
+    return tuple(
+        Problem(_path(item["loc"]), _MESSAGES.get(item["type"], item["msg"]))
+        for item in details
+        if not (item["type"] == "too_short" and item["loc"] in faulty)
+    )
 
 
 def _path(location: tuple[int | str, ...]) -> str:

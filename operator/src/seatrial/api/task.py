@@ -14,6 +14,7 @@ from seatrial.api.meta import (
     FrozenMap,
     Image,
     JsonMap,
+    MaxEntries,
     Model,
     Reference,
     Resource,
@@ -111,7 +112,7 @@ class TaskSpec(Model):
         description="Metrics in addition to the verifier's rewards.",
         json_schema_extra={LIST_TYPE: "atomic"},
     )
-    views: FrozenMap[View] = Field(default={}, max_length=64, description="Named scores that combine outputs of this task's metrics.")
+    views: Annotated[FrozenMap[View], MaxEntries(64)] = Field(default={}, description="Named scores that combine this task's metrics.")
     metadata: JsonMap = Field(default={}, description="Anything worth keeping beside the task; any JSON object.")
     tags: tuple[Tag, ...] = Field(
         default=(),
@@ -163,7 +164,7 @@ class TaskStatus(Model):
     observed_generation: int = Field(default=0, ge=0, description="The metadata.generation that this status was computed from.")
     revision: int | None = Field(default=None, ge=1, description="Number of the current revision.")
     digest: Sha256 | None = Field(default=None, description="SHA-256 of the revision's content, without its name.")
-    tags: FrozenMap[int] = Field(default={}, max_length=64, description="Revision number by tag.")
+    tags: Annotated[FrozenMap[int], MaxEntries(64)] = Field(default={}, description="Revision number by tag.")
     native_task_id: Annotated[str, Field(max_length=255)] | None = Field(default=None, description="Harbor's name, from the archive.")
     summary: TaskSummary | None = Field(default=None, description="The main settings of task.toml.")
     conditions: tuple[Condition, ...] = conditions_field()

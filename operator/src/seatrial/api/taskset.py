@@ -13,6 +13,7 @@ from seatrial.api.meta import (
     Condition,
     FrozenMap,
     JsonMap,
+    MaxEntries,
     Model,
     PinnedReference,
     Reference,
@@ -85,7 +86,7 @@ class TasksetStatus(Model):
     observed_generation: int = Field(default=0, ge=0, description="The metadata.generation that this status was computed from.")
     revision: int | None = Field(default=None, ge=1, description="Number of the current revision.")
     digest: Sha256 | None = Field(default=None, description="SHA-256 of the revision's content, without its name.")
-    tags: FrozenMap[int] = Field(default={}, max_length=64, description="Revision number by tag.")
+    tags: Annotated[FrozenMap[int], MaxEntries(64)] = Field(default={}, description="Revision number by tag.")
     members: int | None = Field(default=None, ge=0, description="Number of tasks in the set.")
     manifest: TasksetManifest | None = Field(default=None, description="Where all pinned members are.")
     sample: tuple[PinnedReference, ...] = Field(
