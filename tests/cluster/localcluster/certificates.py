@@ -13,6 +13,8 @@ from localcluster import shell
 from localcluster.settings import KUBERNETES_SERVICE_IP, NODE_NAME
 
 DAYS = 3650
+FRONT_PROXY = "front-proxy-client"
+"""Who may speak for users to extension API servers."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,7 @@ def certificates(node_ip: str) -> tuple[Certificate, ...]:
         Certificate("scheduler", "system:kube-scheduler"),
         Certificate("proxy", "system:kube-proxy"),
         Certificate("netpol", "seatrial:netpol"),
+        Certificate("front-proxy", FRONT_PROXY),
     )
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from localcluster.certificates import FRONT_PROXY
 from localcluster.settings import (
     CLUSTER_DOMAIN,
     DNS_SERVICE_IP,
@@ -281,6 +282,13 @@ def command_lines(node: Node) -> dict[str, list[str]]:
             f"--kubelet-client-certificate={pki / 'apiserver-kubelet-client.crt'}",
             f"--kubelet-client-key={pki / 'apiserver-kubelet-client.key'}",
             "--kubelet-preferred-address-types=InternalIP",
+            f"--requestheader-client-ca-file={pki / 'ca.crt'}",
+            f"--requestheader-allowed-names={FRONT_PROXY}",
+            "--requestheader-username-headers=X-Remote-User",
+            "--requestheader-group-headers=X-Remote-Group",
+            "--requestheader-extra-headers-prefix=X-Remote-Extra-",
+            f"--proxy-client-cert-file={pki / 'front-proxy.crt'}",
+            f"--proxy-client-key-file={pki / 'front-proxy.key'}",
             f"--service-account-issuer={SERVICE_ACCOUNT_ISSUER}",
             f"--service-account-key-file={pki / 'service-account.pub'}",
             f"--service-account-signing-key-file={pki / 'service-account.key'}",
