@@ -391,7 +391,7 @@ class StepSection(Section):
             raise _fault(
                 "step-name",
                 f"{value!r} is not a portable directory name",
-                "use at most 255 bytes without <>:\"/\\|?* or control characters, no device name such as CON, no dot or space at the end",
+                'use at most 255 bytes without <>:"/\\|?* or control characters, no device name such as CON, no dot or space at the end',
             )
         return value
 

@@ -197,13 +197,24 @@ def _descend(data: Any, location: Sequence[str | int]) -> tuple[Key, Any, tuple[
     """The part of an error's location that is a path in the file, the value there, and the rest (names of union members)."""
     value: Any = data
     for depth, part in enumerate(location):
-        if (isinstance(part, int) and isinstance(value, list) and part < len(value)) or (isinstance(value, dict) and part in value):
-            value = value[part]
-        elif isinstance(value, dict) and depth == len(location) - 1 and part != "[key]":
-            return tuple(location), None, ()  # the missing key itself
-        else:
+        child = _child(value, part)
+        if child is _ABSENT:
+            if isinstance(value, dict) and depth == len(location) - 1 and part != "[key]":
+                return tuple(location), None, ()  # the missing key itself
             return tuple(location[:depth]), value, tuple(location[depth:])
+        value = child
     return tuple(location), value, ()
+
+
+_ABSENT: Final = object()
+
+
+def _child(value: Any, part: str | int) -> Any:
+    if isinstance(value, dict):
+        return value.get(part, _ABSENT)
+    if isinstance(value, list) and isinstance(part, int) and part < len(value):
+        return value[part]
+    return _ABSENT
 
 
 def _kind(value: Any) -> str:

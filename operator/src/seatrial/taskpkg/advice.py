@@ -1,0 +1,103 @@
+"""What is legal in a task folder but surely not meant, as warnings. Harbor runs such tasks; they then fail or score wrongly."""
+
+from __future__ import annotations
+
+import configparser
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from seatrial.taskpkg.capture import Entry, Inventory
+from seatrial.taskpkg.model import TaskConfig
+from seatrial.taskpkg.parse import Problem
+from seatrial.taskpkg.verification import verifier_definition
+
+_TEXT_BYTES: Final = 256 * 1024
+"""How much of a script is looked at; those that matter are far shorter."""
+_DATA_FOLDERS: Final = ("environment", "tests", "solution", "steps")
+
+
+def advise(task_dir: Path, config: TaskConfig, listed: Inventory) -> Iterator[Problem]:
+    """Warnings about the files of one task, in the order of their paths within each rule."""
+    inner = [(entry.path.partition("/")[2], entry) for entry in listed.entries]
+    files = {path: entry for path, entry in inner if entry.kind == "file"}
+    yield from _compose_names(files)
+    yield from _line_ends(task_dir, files)
+    yield from _nested_tasks(files)
+    yield from _rewards(task_dir, config, files)
+    yield from _submodules(task_dir, listed, inner)
+
+
+def _compose_names(files: dict[str, Entry]) -> Iterator[Problem]:
+    for path in files:
+        folder, _, name = path.rpartition("/")
+        if name in ("docker-compose.yml", "compose.yaml", "compose.yml") and folder.split("/")[-1] in ("environment", "tests"):
+            fix = f"rename it to {folder}/docker-compose.yaml if it shall define the environment"
+            yield _warning("compose-name", path, f"{name} is data, not a compose file", fix)
+
+
+def _line_ends(task_dir: Path, files: dict[str, Entry]) -> Iterator[Problem]:
+    for path in files:
+        name = path.rpartition("/")[2]
+        if (name == "Dockerfile" or name.endswith(".sh")) and b"\r\n" in _head(task_dir / path):
+            yield _warning("crlf", path, "Lines end in CRLF; a shell takes the CR for a part of the command", "save it with LF line ends")
+
+
+def _nested_tasks(files: dict[str, Entry]) -> Iterator[Problem]:
+    for path in files:
+        folder, _, name = path.rpartition("/")
+        if name == "task.toml" and folder and folder.split("/")[0] not in _DATA_FOLDERS:
+            yield _warning("nested-task", path, f"{folder} looks like a task but is a part of this one", "move it beside this task")
+
+
+def _rewards(task_dir: Path, config: TaskConfig, files: dict[str, Entry]) -> Iterator[Problem]:
+    """A verifier that nowhere names the reward file gives no score."""
+    if config.steps:
+        return
+    definition = verifier_definition(config, task_dir)
+    if definition is not None and definition.is_bundled:
+        return
+    tests = [path for path in files if path.startswith("tests/")]
+    if tests and not any(b"reward" in _head(task_dir / path) for path in tests):
+        fix = "write a number to /logs/verifier/reward.txt, or an object of numbers to /logs/verifier/reward.json"
+        yield _warning("no-reward", "tests", "No file in tests/ mentions a reward", fix)
+
+
+def _submodules(task_dir: Path, listed: Inventory, inner: list[tuple[str, Entry]]) -> Iterator[Problem]:
+    """Git leaves an empty folder where a submodule was not fetched."""
+    parents = {entry.path.rpartition("/")[0] for entry in listed.entries}
+    empty = [path for path, entry in inner if entry.kind == "directory" and path and entry.path not in parents]
+    if not empty:
+        return
+    modules = _submodule_folders(task_dir)
+    for path in empty:
+        if (task_dir / path).resolve() in modules:
+            fix = "run 'git submodule update --init --recursive' and check again"
+            yield _warning("empty-submodule", path, "The folder is a git submodule that was not fetched", fix)
+
+
+def _submodule_folders(task_dir: Path) -> frozenset[Path]:
+    """Folders of submodules by the nearest ``.gitmodules`` above the task, or in it."""
+    for folder in (task_dir.resolve(), *task_dir.resolve().parents):
+        file = folder / ".gitmodules"
+        if file.is_file():
+            reader = configparser.ConfigParser(interpolation=None, strict=False)
+            try:
+                reader.read_string("\n".join(line.strip() for line in file.read_text("utf-8").splitlines()))
+            except (configparser.Error, ValueError):
+                return frozenset()
+            return frozenset((folder / reader[name]["path"]).resolve() for name in reader.sections() if "path" in reader[name])
+        if (folder / ".git").exists():
+            break
+    return frozenset()
+
+
+def _head(file: Path) -> bytes:
+    descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as stream:
+        return stream.read(_TEXT_BYTES)
+
+
+def _warning(rule: str, file: str, message: str, fix: str) -> Problem:
+    return Problem("warning", rule, file, None, None, message, fix)
