@@ -1,0 +1,292 @@
+"""Read what a job left in the object store: plan, rows, summary, and each trial's logs.
+
+Rows of a running job come in shards and are complete only at its end. Everything below ``trials/`` was written by a trial Pod and is
+hostile: sizes are bounded, links are not followed, paths are checked.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import tarfile
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, Final, Literal, NamedTuple, cast
+
+from seatrial.core.naming import job_prefix, logs_key, plan_key, result_key, rows_prefix
+from seatrial.core.rows import Row, by_trial, from_json
+from seatrial.effects.store import Store
+from seatrial.errors import NotFound, SeatrialError
+
+Raw = dict[str, Any]
+
+PLAN_BYTES: Final = 512 * 1024 * 1024
+ROWS_BYTES: Final = 512 * 1024 * 1024
+SUMMARY_BYTES: Final = 64 * 1024 * 1024
+RESULT_BYTES: Final = 4 * 1024 * 1024
+# An archive of logs and artifacts: more entries or more bytes than this are refused, however small the compressed file is.
+MAX_ENTRIES: Final = 100_000
+MAX_BYTES: Final = 16 * 1024**3
+MAX_PATH_BYTES: Final = 4096
+MAX_EXTENDED_BYTES: Final = 1024 * 1024
+
+State = Literal["pending", "running", "scored", "errored", "cancelled"]
+
+
+class UnsafeArchive(SeatrialError):
+    """A trial's archive has a member that is not written to disk."""
+
+
+@dataclass(frozen=True)
+class TrialRecord:
+    """One trial of a job, as far as it is."""
+
+    name: str
+    task: str
+    agent: str
+    attempt: int
+    state: State
+    retry: int = 0
+    rewards: Mapping[str, float] | None = None
+    error: str | None = None
+    """Name, as in Harbor's error table."""
+    reason: str | None = None
+    cause: str | None = None
+    message: str | None = None
+    started_at: str | None = None
+    ended_at: str | None = None
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    tampered: bool = False
+
+    def reward(self, key: str = "reward") -> float | None:
+        """The reward under ``key`` where it counts, else None."""
+        return self.rewards.get(key) if self.rewards is not None and self.state == "scored" else None
+
+    def raw(self) -> Raw:
+        """As documented JSON: every field, None where there is no value."""
+        return {
+            "trial": self.name,
+            "task": self.task,
+            "agent": self.agent,
+            "attempt": self.attempt,
+            "retry": self.retry,
+            "state": self.state,
+            "rewards": dict(self.rewards) if self.rewards is not None else None,
+            "error": None
+            if self.error is None
+            else {"type": self.error, "reason": self.reason, "cause": self.cause, "message": self.message},
+            "startedAt": self.started_at,
+            "endedAt": self.ended_at,
+            "seconds": dict(self.seconds),
+            "tampered": self.tampered,
+        }
+
+
+class Member(NamedTuple):
+    """One regular file of a trial's archive."""
+
+    path: str
+    size: int
+
+
+@dataclass(frozen=True)
+class Summary:
+    """``summary.json``, or the same facts from the status while there is none."""
+
+    raw: Raw
+
+    @property
+    def scores(self) -> Sequence[Mapping[str, Any]]:
+        """``[{name, value, count, missing}]``; a value that was not measured is None."""
+        return [{"value": None, **score} for score in self.raw.get("scores", [])]
+
+    def score(self, name: str) -> float | None:
+        """The aggregate ``name``, such as ``reward.mean``; None where nothing was measured.
+
+        Raises:
+            NotFound: the job has no such score.
+        """
+        for score in self.scores:
+            if score["name"] == name:
+                return None if score["value"] is None else float(score["value"])
+        known = ", ".join(score["name"] for score in self.scores) or "none yet"
+        raise NotFound(f"no score {name!r}; known: {known}")
+
+
+class JobFiles:
+    """The folder of one job in the object store."""
+
+    def __init__(self, store: Store, *, namespace: str, name: str, uid: str) -> None:
+        self._store = store
+        self.prefix = job_prefix(namespace, name, uid)
+
+    @classmethod
+    def of(cls, store: Store, job: Mapping[str, Any]) -> JobFiles:
+        """The folder of an EvalJob object."""
+        metadata = job["metadata"]
+        return cls(store, namespace=metadata["namespace"], name=metadata["name"], uid=metadata["uid"])
+
+    def plan(self) -> Raw:
+        """The frozen plan.
+
+        Raises:
+            NotFound: the job is not planned yet.
+        """
+        return cast(Raw, json.loads(self._store.get(plan_key(self.prefix), max_bytes=PLAN_BYTES)))
+
+    def summary(self) -> Raw | None:
+        """``summary.json``; None before the job's end."""
+        try:
+            return cast(Raw, json.loads(self._store.get(f"{self.prefix}summary.json", max_bytes=SUMMARY_BYTES)))
+        except NotFound:
+            return None
+
+    def rows(self) -> tuple[Row, ...]:
+        """The rows of the trials that have ended: the compacted file, or the shards so far; without those of retried Pods."""
+        return tuple(rows[-1] for rows in by_trial(from_json(line) for line in self._lines()).values())
+
+    def trials(self, *, running: Iterable[str] = ()) -> tuple[TrialRecord, ...]:
+        """Every trial of the plan, in its order.
+
+        Args:
+            running: names of the trials that have a live Pod.
+
+        Raises:
+            NotFound: the job is not planned yet.
+        """
+        return merge_trials(self.plan(), self.rows(), frozenset(running))
+
+    def result(self, trial: TrialRecord) -> Raw:
+        """``result.json`` of the retry that counts.
+
+        Raises:
+            NotFound: the trial stored none.
+        """
+        return cast(Raw, json.loads(self._store.get(result_key(self.prefix, trial.name, trial.retry), max_bytes=RESULT_BYTES)))
+
+    def members(self, trial: TrialRecord) -> Iterator[tuple[Member, IO[bytes]]]:
+        """The regular files of the trial's archive, one after the other; each must be read before the next.
+
+        Raises:
+            NotFound: the trial stored no archive.
+            UnsafeArchive: limits or path rules are broken.
+        """
+        with self._store.open(logs_key(self.prefix, trial.name, trial.retry)) as stream:
+            yield from read_members(cast(IO[bytes], stream))
+
+    def _lines(self) -> Iterator[Raw]:
+        try:
+            shards = [self._store.get(f"{self.prefix}trials.jsonl", max_bytes=ROWS_BYTES)]
+        except NotFound:
+            keys = sorted(entry.key for entry in self._store.list(rows_prefix(self.prefix)))
+            shards = [self._store.get(key, max_bytes=ROWS_BYTES) for key in keys]
+        for shard in shards:
+            yield from (json.loads(line) for line in shard.splitlines() if line)
+
+
+def merge_trials(plan: Mapping[str, Any], rows: Iterable[Row], running: frozenset[str]) -> tuple[TrialRecord, ...]:
+    """The plan's trials with what is known of each."""
+    ended = {row.trial: row for row in rows}
+    tasks = plan["tasks"]
+    return tuple(_record(item, tasks[item["task"]]["id"], ended.get(item["name"]), item["name"] in running) for item in plan["trials"])
+
+
+def _record(item: Mapping[str, Any], task: str, row: Row | None, has_pod: bool) -> TrialRecord:
+    base = TrialRecord(item["name"], task, item["agent"], item["attempt"], "running" if has_pod else "pending")
+    if row is None:
+        return base
+    error = row.error
+    return TrialRecord(
+        base.name,
+        base.task,
+        base.agent,
+        base.attempt,
+        row.outcome if row.outcome != "retried" else base.state,
+        retry=row.retry,
+        rewards=row.rewards,
+        error=error.harbor if error else None,
+        reason=error.type if error else None,
+        cause=error.cause if error else None,
+        message=error.message if error else None,
+        started_at=row.started_at,
+        ended_at=row.ended_at,
+        seconds=row.seconds,
+        tampered=row.tampered,
+    )
+
+
+class _BoundedInfo(tarfile.TarInfo):
+    """Judges a header before ``tarfile`` reads what it announces into memory."""
+
+    def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
+        if self.type == tarfile.GNUTYPE_SPARSE or (self.type not in tarfile.REGULAR_TYPES and self.size > MAX_EXTENDED_BYTES):
+            raise UnsafeArchive("the archive has a header that is too long or a sparse file")
+        return super()._proc_member(archive)  # type: ignore[misc,no-any-return]
+
+
+def read_members(stream: IO[bytes]) -> Iterator[tuple[Member, IO[bytes]]]:
+    """Regular files of a hostile ``tar.gz``: directories are skipped, anything else is refused.
+
+    Raises:
+        UnsafeArchive: a link, a device, a path that leaves the folder, or more than ``MAX_ENTRIES`` or ``MAX_BYTES``.
+    """
+    total = 0
+    try:
+        with tarfile.open(fileobj=stream, mode="r|gz", tarinfo=_BoundedInfo) as archive:
+            for count, member in enumerate(archive, 1):
+                if count > MAX_ENTRIES:
+                    raise UnsafeArchive(f"the archive has more than {MAX_ENTRIES} entries")
+                if member.isdir():
+                    continue
+                if not member.isreg() or member.sparse is not None:
+                    raise UnsafeArchive(f"the archive's member {member.name[:200]!r} is neither a file nor a directory")
+                total += member.size
+                if member.size < 0 or total > MAX_BYTES:
+                    raise UnsafeArchive(f"the archive expands to more than {MAX_BYTES} bytes")
+                path = safe_path(member.name)
+                body = archive.extractfile(member)
+                if body is not None:
+                    yield Member(path, member.size), body
+    except (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error, RecursionError) as error:
+        raise UnsafeArchive(f"the archive cannot be read: {error}") from error
+
+
+def safe_path(name: str) -> str:
+    """``name`` as a relative path with ``/``, without ``.`` parts.
+
+    Raises:
+        UnsafeArchive: absolute, leaves the folder, too long, or with characters that no file of ours has.
+    """
+    parts = [part for part in name.split("/") if part not in ("", ".")]
+    bad = name.startswith("/") or ".." in parts or not parts or any(ord(char) < 0x20 or char in "\\\x7f" for char in name)
+    if bad or len(name.encode("utf-8", "surrogateescape")) > MAX_PATH_BYTES:
+        raise UnsafeArchive(f"the archive's member {name[:200]!r} has a path that is not written to disk")
+    return "/".join(parts)
+
+
+def save_members(members: Iterable[tuple[Member, IO[bytes]]], target: Path) -> int:
+    """Write files below the new or empty folder ``target``; returns how many. Nothing that exists is overwritten or followed.
+
+    Raises:
+        UnsafeArchive: a path comes twice or lies below a file.
+        FileExistsError: ``target`` has files.
+    """
+    target.mkdir(parents=True, exist_ok=True)
+    if any(target.iterdir()):
+        raise FileExistsError(f"{target} is not empty: give another folder")
+    count = 0
+    for member, body in members:
+        path = target / member.path
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        except (FileExistsError, NotADirectoryError) as error:
+            raise UnsafeArchive(f"the archive's member {member.path[:200]!r} comes twice or lies below a file") from error
+        with os.fdopen(descriptor, "wb") as file:
+            while block := body.read(1024 * 1024):
+                file.write(block)
+        count += 1
+    return count
