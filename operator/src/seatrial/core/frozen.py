@@ -1,0 +1,286 @@
+"""The frozen plan of a job: tasks, options and trials, resolved once; later edits of Tasks and Tasksets do not touch it.
+
+Why its own document: it may be far larger than an object in etcd, and a restart must find exactly what was submitted. The status
+carries its key and sha256; the first plan that reaches the store is the job's plan.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple
+
+from seatrial.api.evaljob import MAX_TRIALS, AgentSpec, EvalJobSpec
+from seatrial.api.reasons import Reason
+from seatrial.core.expand import Trial, expand, select
+from seatrial.core.naming import TrialKey
+from seatrial.errors import SeatrialError
+from seatrial.taskpkg.model import NetworkMode, NetworkPolicy, TaskConfig, TaskOS, VerifierMode
+
+SCHEMA: Final = 1
+RUNNER_AGENTS: Final = ("oracle", "nop")
+"""Agents by name that the runner image of this version drives."""
+
+_MUTABLE: Final = ("suspend", "cancel", "concurrency", "limits", "ttlSecondsAfterFinished")
+
+
+class PlanRefused(SeatrialError):
+    """The job cannot be planned as it stands; ``reason`` goes into its conditions. Not retried until the spec changes."""
+
+    def __init__(self, reason: Reason, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class Refusal(NamedTuple):
+    """Why one task is errored without a Pod; its siblings run."""
+
+    reason: Reason
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedTask:
+    """A member with everything that its trials need, so that no trial reads a Task again."""
+
+    id: str
+    """Native task id."""
+    ref: str
+    """``namespace/name#digest`` of the revision."""
+    revision: int
+    archive_key: str
+    archive_sha256: str
+    checksum: str
+    """Harbor's content digest."""
+    config: TaskConfig
+    loose_files: bool = False
+    """``environment/`` has files and the image is ready-made: they are uploaded."""
+    compose: bool = False
+    refusal: Refusal | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FrozenPlan:
+    namespace: str
+    job: str
+    uid: str
+    created_at: str
+    """Creation of the EvalJob, RFC 3339: the plan's bytes depend on nothing but the submission."""
+    taskset: str | None
+    """``namespace/name#digest``, or None for a job of single tasks."""
+    spec: Mapping[str, Any]
+    """The job's spec without what may change later."""
+    tasks: tuple[PlannedTask, ...]
+    trials: tuple[Trial, ...]
+
+
+class Submission(NamedTuple):
+    """Who asks."""
+
+    namespace: str
+    job: str
+    uid: str
+    created_at: str
+
+
+def build_plan(
+    submission: Submission, spec: EvalJobSpec, *, members: Sequence[PlannedTask], taskset: str | None, max_trials: int = MAX_TRIALS
+) -> FrozenPlan:
+    """Select, check and expand. Needs no cluster; the CLI calls it before it creates the job.
+
+    Args:
+        submission: names go into the trial names; before the job exists the uid may be any text.
+        spec: of the EvalJob.
+        members: all tasks of the job in member order, resolved.
+        taskset: pinned reference, for the record.
+
+    Raises:
+        PlanRefused: with the reason and the next step.
+    """
+    refuse_unsupported(spec)
+    if not members:
+        raise PlanRefused(Reason.EMPTY_TASKSET, f"{taskset or 'the job'} has no task: add at least one")
+    chosen = select([task.id for task in members], include=spec.select.include, exclude=spec.select.exclude, limit=spec.select.limit)
+    if not chosen:
+        raise PlanRefused(Reason.NOTHING_SELECTED, f"spec.select leaves none of {len(members)} tasks: change include, exclude or limit")
+    tasks = tuple(refuse_task(members[index]) for index in chosen)
+    seen: dict[str, str] = {}
+    for task in tasks:
+        if (other := seen.setdefault(task.id.casefold(), task.ref)) != task.ref:
+            raise PlanRefused(Reason.DUPLICATE_TASK_ID, f"{other} and {task.ref} have the same id {task.id!r}: leave one out")
+    if (count := len(tasks) * spec.attempts) > max_trials:
+        raise PlanRefused(Reason.TOO_MANY_TRIALS, f"{count} trials are more than {max_trials}: split the job or lower attempts")
+    spec_raw = {key: value for key, value in spec.raw().items() if key not in _MUTABLE}
+    return FrozenPlan(
+        namespace=submission.namespace,
+        job=submission.job,
+        uid=submission.uid,
+        created_at=submission.created_at,
+        taskset=taskset,
+        spec=spec_raw,
+        tasks=tasks,
+        trials=expand(submission.uid, [task.id for task in tasks], agents=[agent_name(spec.agent)], attempts=spec.attempts),
+    )
+
+
+def agent_name(agent: AgentSpec) -> str:
+    """The name that rows and labels carry."""
+    return agent.name or agent.import_path or ("command" if agent.command is not None else agent.image or "")
+
+
+def refuse_unsupported(spec: EvalJobSpec) -> None:
+    """What this version does not do yet is refused by name, never ignored.
+
+    Raises:
+        PlanRefused: always with the field and the next step.
+    """
+    if spec.rescore is not None:
+        raise PlanRefused(Reason.UNSUPPORTED, "spec.rescore is not supported by this version: run the tasks again")
+    if spec.cache.policy != "none":
+        raise PlanRefused(Reason.UNSUPPORTED, "spec.cache.policy must be none in this version")
+    if spec.limits.max_cost_usd is not None:
+        raise PlanRefused(Reason.UNSUPPORTED, "spec.limits.maxCostUsd is not supported by this version: remove it")
+    if any(metric.type == "script" for metric in spec.metrics):
+        raise PlanRefused(Reason.UNSUPPORTED_METRIC, "spec.metrics: type script is not supported by this version; use another type")
+    agent = spec.agent
+    if agent.kind in ("image", "importPath"):
+        raise PlanRefused(Reason.UNSUPPORTED_AGENT, f"spec.agent.{agent.kind} is not supported by this version; use name or command")
+    if agent.name is not None and agent.name not in RUNNER_AGENTS:
+        known = ", ".join(RUNNER_AGENTS)
+        message = f"spec.agent.name {agent.name!r} is not carried by the runner image; use {known} or command"
+        raise PlanRefused(Reason.UNSUPPORTED_AGENT, message)
+    if agent.skills or agent.mcp_servers:
+        raise PlanRefused(Reason.UNSUPPORTED_AGENT, "spec.agent.skills and mcpServers are not supported yet: remove them")
+
+
+def refuse_task(task: PlannedTask) -> PlannedTask:
+    """``task``, with a refusal if a feature that it asks for is missing here: errored by name, never scored wrongly."""
+    message = _unsupported(task)
+    return task if message is None else replace(task, refusal=Refusal(Reason.UNSUPPORTED_TASK, f"task {task.id}: {message}"))
+
+
+def _unsupported(task: PlannedTask) -> str | None:
+    config = task.config
+    environment = config.environment
+    if config.is_multi_step:
+        return "[[steps]] is not supported by this version"
+    if config.verifier_mode() is VerifierMode.SEPARATE:
+        return "a separate verifier is not supported by this version; use environment_mode = 'shared' where the task allows it"
+    if environment.os is TaskOS.WINDOWS:
+        return "os = 'windows' is not supported: trial Pods run Linux"
+    if task.compose:
+        return "environment/docker-compose.yaml is not supported by this version"
+    if environment.docker_image is None:
+        return "has no image: build it, push it, and set [environment].docker_image in task.toml"
+    if environment.tpu is not None:
+        return "[environment].tpu is not supported by this version"
+    if (reason := _network_unsupported(config)) is not None:
+        return reason
+    if any(artifact.service not in (None, "main") for artifact in config.artifacts):
+        return "artifacts of another service than main need compose, which is not supported by this version"
+    if any(hook.service != "main" for hook in config.verifier.collect):
+        return "collect hooks of another service than main need compose, which is not supported by this version"
+    return None
+
+
+def _network_unsupported(config: TaskConfig) -> str | None:
+    policies = {network_of(policy) for policy in (config.baseline_policy(), config.agent_policy(), config.verifier_policy())}
+    if None in policies:
+        return "network_mode = 'allowlist' with hosts is not supported by this version; use public or no-network"
+    if len(policies) > 1:
+        return "[agent] or [verifier] changes network_mode, which is not supported by this version; use one mode for the task"
+    return None
+
+
+def network_of(policy: NetworkPolicy) -> str | None:
+    """Value of the Pod's network label, ``public`` or ``none``; None where no policy of ours enforces it."""
+    match policy.mode:
+        case NetworkMode.PUBLIC:
+            return "public"
+        case NetworkMode.NO_NETWORK:
+            return "none"
+        case NetworkMode.ALLOWLIST:
+            return None if policy.hosts else "none"
+
+
+# --- as a document --------------------------------------------------------------------------------------------------------------------
+
+
+def encode_plan(plan: FrozenPlan) -> bytes:
+    """Canonical JSON: equal plans are equal bytes."""
+    body = {
+        "schema": SCHEMA,
+        "job": {"namespace": plan.namespace, "name": plan.job, "uid": plan.uid, "createdAt": plan.created_at},
+        "taskset": plan.taskset,
+        "spec": plan.spec,
+        "tasks": [_task_to_json(task) for task in plan.tasks],
+        "trials": [
+            {"name": trial.name, "task": trial.task, "agent": trial.key.agent, "attempt": trial.key.attempt} for trial in plan.trials
+        ],
+    }
+    return json.dumps(body, sort_keys=True, separators=(",", ":")).encode()
+
+
+def decode_plan(data: bytes) -> FrozenPlan:
+    """Inverse of ``encode_plan``.
+
+    Raises:
+        PlanRefused: not a plan of this version.
+    """
+    try:
+        body = json.loads(data)
+        if body["schema"] != SCHEMA:
+            raise PlanRefused(Reason.PLAN_CORRUPT, f"plan.json has schema {body['schema']!r}, this operator reads {SCHEMA}")
+        tasks = tuple(_task_from_json(item) for item in body["tasks"])
+        return FrozenPlan(
+            namespace=body["job"]["namespace"],
+            job=body["job"]["name"],
+            uid=body["job"]["uid"],
+            created_at=body["job"]["createdAt"],
+            taskset=body["taskset"],
+            spec=body["spec"],
+            tasks=tasks,
+            trials=tuple(
+                Trial(item["name"], item["task"], TrialKey(tasks[item["task"]].id, item["agent"], item["attempt"]))
+                for item in body["trials"]
+            ),
+        )
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise PlanRefused(Reason.PLAN_CORRUPT, "plan.json cannot be read: submit the job again") from error
+
+
+def config_to_json(config: TaskConfig) -> dict[str, Any]:
+    """What differs from Harbor's defaults; free ``metadata`` is left out, nothing reads it at run time."""
+    return config.model_dump(mode="json", exclude_defaults=True, exclude={"metadata"})
+
+
+def _task_to_json(task: PlannedTask) -> dict[str, Any]:
+    return {
+        "id": task.id,
+        "ref": task.ref,
+        "revision": task.revision,
+        "archive": task.archive_key,
+        "sha256": task.archive_sha256,
+        "checksum": task.checksum,
+        "looseFiles": task.loose_files,
+        "compose": task.compose,
+        "config": config_to_json(task.config),
+        "refusal": {"reason": task.refusal.reason.value, "message": task.refusal.message} if task.refusal else None,
+    }
+
+
+def _task_from_json(body: Mapping[str, Any]) -> PlannedTask:
+    refusal = body["refusal"]
+    return PlannedTask(
+        id=body["id"],
+        ref=body["ref"],
+        revision=body["revision"],
+        archive_key=body["archive"],
+        archive_sha256=body["sha256"],
+        checksum=body["checksum"],
+        config=TaskConfig.model_validate(body["config"]),
+        loose_files=body["looseFiles"],
+        compose=body["compose"],
+        refusal=Refusal(Reason(refusal["reason"]), refusal["message"]) if refusal else None,
+    )

@@ -1,0 +1,400 @@
+"""The trial Pod, as a dict for the API.
+
+Three rules that must hold whatever a task says: the environment gets no presigned URL, no model key and nothing of ``/tests`` or
+``/solution``; ``ctl`` is read-only there; no container gets a service-account token.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, Final, NamedTuple
+
+from seatrial import contract
+from seatrial.api.evaljob import EvalJobSpec, ResourceMode
+from seatrial.api.meta import Quantity
+from seatrial.api.names import (
+    API_VERSION,
+    EVALJOB,
+    LABEL_ATTEMPT,
+    LABEL_JOB,
+    LABEL_JOB_NAME,
+    LABEL_NETWORK,
+    LABEL_RETRY,
+    LABEL_ROLE,
+    LABEL_TASK,
+    LABEL_TRIAL,
+    ROLE_TRIAL,
+)
+from seatrial.core.expand import Trial
+from seatrial.core.frozen import FrozenPlan, PlannedTask, network_of
+from seatrial.core.naming import label_value, pod_name
+from seatrial.core.trial_input import (
+    SecretSource,
+    environment_env,
+    environment_sources,
+    escape,
+    needed_refs,
+    solution_env,
+    template_variables,
+    timeouts,
+    value_from,
+    verifier_env,
+    verifier_sources,
+)
+from seatrial.errors import SeatrialError
+
+SIGNING_KEY: Final = "key"
+"""Key inside the job's Secret."""
+
+GRACE_SECONDS: Final = 60
+"""Time to save evidence after SIGTERM."""
+UPLOAD_SECONDS: Final = 600
+STAGE_SECONDS: Final = 600
+NODE_GONE_SECONDS: Final = 60
+"""Instead of the default 300: a lost node is noticed within a minute."""
+
+
+class ResourceModeWithoutValue(SeatrialError):
+    """An explicit resource mode, and neither task nor job says how much. The trial is errored with Harbor's ``ValueError``."""
+
+
+class PodSettings(NamedTuple):
+    """What the operator's configuration says about trial Pods; quantities as Kubernetes writes them."""
+
+    runner_image: str
+    runner_pull_policy: str = "IfNotPresent"
+    image_pull_policy: str = "IfNotPresent"
+    pull_seconds: int = 900
+    """Part of the Pod's deadline, which counts from the start on the node."""
+    unlimited_seconds: int = 5 * 24 * 3600
+    """Deadline of a Pod whose agent has no limit; presigned URLs live for seven days at most."""
+    environment_cpu: str = "50m"
+    environment_memory: str = "64Mi"
+    environment_storage: str = "64Mi"
+    """Requests of an environment whose task does not say."""
+    runner_cpu: str = "10m"
+    runner_memory: str = "32Mi"
+    runner_storage: str = "16Mi"
+    runner_memory_limit: str = "512Mi"
+    task_volume: str = "8Gi"
+    logs_volume: str = "1Gi"
+    tmp_volume: str = "1Gi"
+
+
+class Urls(NamedTuple):
+    """Presigned, of one trial."""
+
+    archive: str
+    logs: str
+    result: str
+
+
+def build_trial_pod(
+    plan: FrozenPlan, spec: EvalJobSpec, trial: Trial, *, retry: int, urls: Urls, encoded_input: str, secret: str, settings: PodSettings
+) -> dict[str, Any]:
+    """The whole Pod for one retry.
+
+    Args:
+        spec: the job's current spec; the parts that matter here cannot change.
+        encoded_input: ``contract.encode_input`` of the trial's input.
+        secret: name of the job's Secret with the signing key.
+
+    Raises:
+        MissingVariable, ResourceModeWithoutValue: this trial cannot be built; its siblings can.
+    """
+    task = plan.tasks[trial.task]
+    pod = spec.pod
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": pod_name(plan.job, plan.uid, trial.key, retry),
+            "namespace": plan.namespace,
+            "labels": {**pod.labels, **pod_labels(plan, trial, retry=retry)},
+            "annotations": {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false", **pod.annotations},
+            "ownerReferences": [owner_reference(plan.job, plan.uid)],
+        },
+        "spec": {
+            "restartPolicy": "Never",
+            "activeDeadlineSeconds": deadline_seconds(task, spec, settings),
+            "terminationGracePeriodSeconds": GRACE_SECONDS,
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
+            **_placement(spec),
+            "initContainers": [_stage(task, urls, encoded_input, settings)],
+            "containers": [_environment(task, spec, settings), _agent(task, spec, settings), _verifier(task, spec, urls, secret, settings)],
+            "volumes": _volumes(settings),
+        },
+    }
+
+
+def pod_labels(plan: FrozenPlan, trial: Trial, *, retry: int) -> dict[str, str]:
+    """Labels by which selectors and the informer find the Pod."""
+    return {
+        LABEL_ROLE: ROLE_TRIAL,
+        LABEL_JOB: plan.uid,
+        LABEL_JOB_NAME: label_value(plan.job),
+        LABEL_TASK: label_value(trial.key.task),
+        LABEL_TRIAL: trial.name,
+        LABEL_ATTEMPT: str(trial.key.attempt),
+        LABEL_RETRY: str(retry),
+        LABEL_NETWORK: network_of(plan.tasks[trial.task].config.baseline_policy()) or "none",
+    }
+
+
+def owner_reference(job: str, job_uid: str) -> dict[str, Any]:
+    """``blockOwnerDeletion`` stays false: true needs rights on finalizers on clusters that check it."""
+    return {"apiVersion": API_VERSION, "kind": EVALJOB, "name": job, "uid": job_uid, "controller": True, "blockOwnerDeletion": False}
+
+
+def build_secret(*, namespace: str, name: str, job: str, job_uid: str, key_base64: str) -> dict[str, Any]:
+    """The Secret with the job's signing key; it goes with the job."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {
+            "name": name,
+            "namespace": namespace,
+            "labels": {LABEL_JOB: job_uid, LABEL_JOB_NAME: label_value(job)},
+            "ownerReferences": [owner_reference(job, job_uid)],
+        },
+        "immutable": True,
+        "type": "Opaque",
+        "data": {SIGNING_KEY: key_base64},
+    }
+
+
+def deadline_seconds(task: PlannedTask, spec: EvalJobSpec, settings: PodSettings) -> int:
+    """The backstop behind the runner's own limits: all phases, the pulls and the upload."""
+    limits = timeouts(task, spec)
+    agent = limits["agent"]
+    if agent is None:
+        return settings.unlimited_seconds
+    phases = limits["environment"] + limits["agent_setup"] + agent + limits["verifier"]
+    return int(phases) + settings.pull_seconds + STAGE_SECONDS + UPLOAD_SECONDS
+
+
+def url_seconds(task: PlannedTask, spec: EvalJobSpec, settings: PodSettings) -> int:
+    """How long the Pod's presigned URLs must live: waiting, running, and one hour."""
+    return spec.timeouts.pending.seconds + deadline_seconds(task, spec, settings) + 3600
+
+
+# --- containers -----------------------------------------------------------------------------------------------------------------------
+
+
+def _stage(task: PlannedTask, urls: Urls, encoded_input: str, settings: PodSettings) -> dict[str, Any]:
+    return _runner_container(
+        contract.STAGE,
+        contract.STAGE_UID,
+        settings,
+        env=[
+            {"name": contract.VAR_INPUT, "value": encoded_input},
+            {"name": contract.VAR_ARCHIVE_URL, "value": escape(urls.archive)},
+            {"name": contract.VAR_ARCHIVE_SHA256, "value": task.archive_sha256},
+        ],
+        mounts=[_mount("bin", contract.BIN_DIR), _mount("task", contract.TASK_DIR), _mount("run", contract.RUN_DIR)],
+        tmp="tmp-verifier",
+    )
+
+
+def _environment(task: PlannedTask, spec: EvalJobSpec, settings: PodSettings) -> dict[str, Any]:
+    return {
+        "name": contract.ENVIRONMENT,
+        "image": task.config.environment.docker_image,
+        "imagePullPolicy": settings.image_pull_policy,
+        "args": [contract.ENVD],
+        "env": environment_env(task, spec),
+        "resources": environment_resources(task, spec, settings),
+        # An ENTRYPOINT that ignores its arguments and stays up is met by the hook; where the arguments worked, the hook does nothing.
+        "lifecycle": {"postStart": {"exec": {"command": [contract.ENVD, "--ensure"]}}},
+        "volumeMounts": [
+            _mount("bin", contract.BIN_DIR, read_only=True),
+            _mount("ctl", contract.CTL_DIR, read_only=True),
+            _mount("logs-agent", contract.LOGS_AGENT),
+            _mount("logs-verifier", contract.LOGS_VERIFIER),
+            _mount("logs-artifacts", contract.LOGS_ARTIFACTS),
+        ],
+    }
+
+
+def _agent(task: PlannedTask, spec: EvalJobSpec, settings: PodSettings) -> dict[str, Any]:
+    solving = needed_refs(solution_env(task, spec), environment_sources(spec), where=f"[solution.env] of task {task.id}")
+    env: list[dict[str, Any]] = [{"name": name, "value": escape(value)} for name, value in sorted(spec.agent.env.items())]
+    env += [
+        {"name": name, "valueFrom": value_from(SecretSource("secretKeyRef", ref))} for name, ref in sorted(spec.agent.env_secrets.items())
+    ]
+    return _runner_container(
+        contract.AGENT,
+        contract.AGENT_UID,
+        settings,
+        image=spec.agent.runner_image,
+        env=env + template_variables(solving),
+        mounts=[
+            _mount("bin", contract.BIN_DIR, read_only=True),
+            _mount("ctl", contract.CTL_DIR),
+            _mount("task", contract.TASK_DIR, read_only=True, sub_path="agent"),
+            _mount("run", contract.RUN_DIR),
+            _mount("logs-agent", contract.LOGS_AGENT),
+        ],
+        tmp="tmp-agent",
+    )
+
+
+def _verifier(task: PlannedTask, spec: EvalJobSpec, urls: Urls, secret: str, settings: PodSettings) -> dict[str, Any]:
+    grading = needed_refs(verifier_env(task, spec), verifier_sources(spec), where=f"[verifier.env] of task {task.id}")
+    return _runner_container(
+        contract.VERIFIER,
+        contract.VERIFIER_UID,
+        settings,
+        env=[
+            {"name": contract.VAR_LOGS_URL, "value": escape(urls.logs)},
+            {"name": contract.VAR_RESULT_URL, "value": escape(urls.result)},
+            {"name": contract.VAR_SIGNING_KEY, "valueFrom": {"secretKeyRef": {"name": secret, "key": SIGNING_KEY}}},
+            *template_variables(grading),
+        ],
+        mounts=[
+            _mount("bin", contract.BIN_DIR, read_only=True),
+            _mount("ctl", contract.CTL_DIR),
+            _mount("task", contract.TASK_DIR, read_only=True, sub_path="verifier"),
+            _mount("run", contract.RUN_DIR),
+            _mount("logs-agent", contract.LOGS_AGENT),
+            _mount("logs-verifier", contract.LOGS_VERIFIER),
+            _mount("logs-artifacts", contract.LOGS_ARTIFACTS),
+        ],
+        tmp="tmp-verifier",
+    )
+
+
+def _runner_container(
+    name: str,
+    uid: int,
+    settings: PodSettings,
+    *,
+    env: list[dict[str, Any]],
+    mounts: list[dict[str, Any]],
+    tmp: str,
+    image: str | None = None,
+) -> dict[str, Any]:
+    """A container of ours: meets Pod Security *restricted*."""
+    return {
+        "name": name,
+        "image": image or settings.runner_image,
+        "imagePullPolicy": settings.runner_pull_policy,
+        "args": [name],
+        "env": env,
+        "resources": {
+            "requests": {
+                "cpu": settings.runner_cpu,
+                "memory": settings.runner_memory,
+                "ephemeral-storage": settings.runner_storage,
+            },
+            "limits": {"memory": settings.runner_memory_limit},
+        },
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": uid,
+            "runAsGroup": uid,
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "volumeMounts": [*mounts, _mount(tmp, "/tmp")],
+    }
+
+
+def _mount(volume: str, path: str, *, read_only: bool = False, sub_path: str | None = None) -> dict[str, Any]:
+    mount: dict[str, Any] = {"name": volume, "mountPath": path}
+    if sub_path is not None:
+        mount["subPath"] = sub_path
+    if read_only:
+        mount["readOnly"] = True
+    return mount
+
+
+def _volumes(settings: PodSettings) -> list[dict[str, Any]]:
+    # The limits bound what a task can fill; the runner ends a phase at 80 % of them, because an eviction loses the evidence.
+    sizes = {
+        "bin": "64Mi",
+        "ctl": "1Mi",
+        "task": settings.task_volume,
+        "run": "64Mi",
+        "logs-agent": settings.logs_volume,
+        "logs-verifier": settings.logs_volume,
+        "logs-artifacts": settings.logs_volume,
+        "tmp-agent": settings.tmp_volume,
+        "tmp-verifier": settings.tmp_volume,
+    }
+    return [{"name": name, "emptyDir": {"sizeLimit": size}} for name, size in sizes.items()]
+
+
+def _placement(spec: EvalJobSpec) -> dict[str, Any]:
+    pod = spec.pod
+    gone = [
+        {"key": f"node.kubernetes.io/{what}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": NODE_GONE_SECONDS}
+        for what in ("not-ready", "unreachable")
+    ]
+    body: dict[str, Any] = {"tolerations": gone + [item.raw() for item in pod.tolerations]}
+    if pod.node_selector:
+        body["nodeSelector"] = dict(pod.node_selector)
+    if pod.affinity:
+        body["affinity"] = copy.deepcopy(dict(pod.affinity))
+    if pod.runtime_class_name is not None:
+        body["runtimeClassName"] = pod.runtime_class_name
+    if pod.priority_class_name is not None:
+        body["priorityClassName"] = pod.priority_class_name
+    if pod.image_pull_secrets:
+        body["imagePullSecrets"] = [{"name": item.name} for item in pod.image_pull_secrets]
+    return body
+
+
+# --- resources -----------------------------------------------------------------------------------------------------------------------
+
+
+def environment_resources(task: PlannedTask, spec: EvalJobSpec, settings: PodSettings) -> dict[str, Any]:
+    """Requests and limits of the environment; ``auto`` is a request for CPU, and request and limit for memory and storage.
+
+    Raises:
+        ResourceModeWithoutValue: an explicit mode needs a number.
+
+    Source: Harbor's modes (H-56, H-57).
+    """
+    wanted, overrides, modes = task.config.environment, spec.resources.overrides, spec.resources
+    cpu = overrides.cpu or (_cpus(wanted.cpus) if wanted.cpus is not None else None)
+    memory = overrides.memory or (Quantity(f"{wanted.memory_mb}Mi") if wanted.memory_mb else None)
+    storage = overrides.storage or (Quantity(f"{wanted.storage_mb}Mi") if wanted.storage_mb else None)
+    requests: dict[str, str] = {}
+    limits: dict[str, str] = {}
+    for name, field, mode, automatic, value, least in (
+        ("cpu", "cpu", modes.cpu, "request", cpu, settings.environment_cpu),
+        ("memory", "memory", modes.memory, "guarantee", memory, settings.environment_memory),
+        ("ephemeral-storage", "storage", modes.storage, "guarantee", storage, settings.environment_storage),
+    ):
+        request, limit = _apply(mode, automatic, value, least=Quantity(least), field=field)
+        requests[name] = request
+        if limit is not None:
+            limits[name] = limit
+    gpus = overrides.gpu if overrides.gpu is not None else wanted.gpus
+    if gpus and modes.gpu != "ignore":
+        limits["nvidia.com/gpu"] = str(gpus)
+    return {"requests": requests, "limits": limits} if limits else {"requests": requests}
+
+
+def _apply(mode: ResourceMode, automatic: str, value: Quantity | None, *, least: Quantity, field: str) -> tuple[str, str | None]:
+    if mode == "ignore" or (value is None and mode == "auto"):
+        return str(least), None
+    if value is None:
+        message = f"resource mode {mode!r} for {field} needs a value: set spec.resources.overrides.{field}, or mode auto"
+        raise ResourceModeWithoutValue(message)
+    match automatic if mode == "auto" else mode:
+        case "limit":
+            # Kubernetes would set an absent request to the limit, which is "guarantee".
+            return str(min(least, value, key=lambda item: item.amount)), str(value)
+        case "request":
+            return str(value), None
+        case _:
+            return str(value), str(value)
+
+
+def _cpus(value: float) -> Quantity:
+    return Quantity(str(value)) if float(value).is_integer() else Quantity(f"{round(value * 1000)}m")

@@ -1,0 +1,266 @@
+"""What a trial's runner is told: the task's settings and the job's options, resolved and with timeouts computed.
+
+Why here and not in the runner: the runner trusts its input, and the operator is the only one who knows both task and job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from seatrial.api.evaljob import EvalJobSpec, KeyRef
+from seatrial.contract import (
+    VAR_TEMPLATE_PREFIX,
+    AgentInput,
+    ArtifactInput,
+    CollectInput,
+    EnvironmentInput,
+    HealthcheckInput,
+    JobRef,
+    PolicyFlags,
+    TaskRef,
+    TimeoutsInput,
+    TrialInput,
+    VerifierInput,
+)
+from seatrial.core.expand import Trial
+from seatrial.core.frozen import FrozenPlan, PlannedTask, agent_name
+from seatrial.errors import SeatrialError
+from seatrial.taskpkg.templates import required_variables, variable_of
+
+AGENT_SETUP_SECONDS: Final = 360.0
+"""Harbor's default for agent setup."""
+
+
+class MissingVariable(SeatrialError):
+    """A template of the task names a variable that the job does not give and that has no default. The trial is errored, not the job."""
+
+    def __init__(self, name: str, where: str) -> None:
+        next_step = "add it to spec.environment of the job, or give a default in task.toml"
+        super().__init__(f"Environment variable '{name}' of {where} is not given: {next_step}")
+
+
+class SecretSource(NamedTuple):
+    kind: str
+    """``secretKeyRef`` or ``configMapKeyRef``."""
+    ref: KeyRef
+
+
+class Sources(NamedTuple):
+    """Where the values of ``${NAME}`` come from."""
+
+    literals: Mapping[str, str]
+    refs: Mapping[str, SecretSource]
+
+    def has(self, name: str) -> bool:
+        return name in self.literals or name in self.refs
+
+
+def environment_sources(spec: EvalJobSpec) -> Sources:
+    """Sources for tasks: ``spec.environment``; a Secret wins over a ConfigMap of the same name."""
+    refs = {name: SecretSource("configMapKeyRef", ref) for name, ref in spec.environment.env_config_maps.items()}
+    refs |= {name: SecretSource("secretKeyRef", ref) for name, ref in spec.environment.env_secrets.items()}
+    return Sources(literals=dict(spec.environment.env), refs=refs)
+
+
+def verifier_env(task: PlannedTask, spec: EvalJobSpec) -> dict[str, str]:
+    """``[verifier.env]`` below the job's own; a Secret of the job is a template of its own name."""
+    return {**task.config.verifier.env, **spec.verifier.env, **{name: f"${{{name}}}" for name in spec.verifier.env_secrets}}
+
+
+def verifier_sources(spec: EvalJobSpec) -> Sources:
+    """Sources of the verifier's templates: the environment's, and above them the verifier's Secrets."""
+    base = environment_sources(spec)
+    own = {name: SecretSource("secretKeyRef", ref) for name, ref in spec.verifier.env_secrets.items()}
+    return Sources(literals={name: value for name, value in base.literals.items() if name not in own}, refs={**base.refs, **own})
+
+
+def solution_env(task: PlannedTask, spec: EvalJobSpec) -> dict[str, str]:
+    """Only the oracle gets it."""
+    return dict(task.config.solution.env) if spec.agent.name == "oracle" else {}
+
+
+def needed_refs(env: Mapping[str, str], sources: Sources, *, where: str) -> dict[str, SecretSource]:
+    """The Secrets and ConfigMaps that the templates of ``env`` name, and no others.
+
+    Raises:
+        MissingVariable: a template without a source and without a default.
+    """
+    needed: dict[str, SecretSource] = {}
+    for variable in required_variables(env):
+        if variable.name in sources.refs:
+            needed[variable.name] = sources.refs[variable.name]
+        elif variable.name not in sources.literals and variable.default is None:
+            raise MissingVariable(variable.name, where)
+    return needed
+
+
+def environment_env(task: PlannedTask, spec: EvalJobSpec) -> list[dict[str, Any]]:
+    """``[environment.env]`` as ``env`` of the container: templates become literals or ``valueFrom``; ``$(`` is escaped.
+
+    Raises:
+        MissingVariable: a template without a source and without a default.
+    """
+    sources, env = environment_sources(spec), []
+    for name, value in task.config.environment.env.items():
+        variable = variable_of(value)
+        if variable is not None and variable.name in sources.refs:
+            env.append({"name": name, "valueFrom": value_from(sources.refs[variable.name])})
+            continue
+        if variable is not None:
+            found = sources.literals.get(variable.name, variable.default)
+            if found is None:
+                raise MissingVariable(variable.name, f"[environment.env] of task {task.id}")
+            env.append({"name": name, "value": escape(found)})
+        else:
+            env.append({"name": name, "value": escape(value)})
+    return env
+
+
+def template_variables(needed: Mapping[str, SecretSource]) -> list[dict[str, Any]]:
+    """Container variables that hand templates' sources to the runner."""
+    return [{"name": f"{VAR_TEMPLATE_PREFIX}{name}", "valueFrom": value_from(source)} for name, source in sorted(needed.items())]
+
+
+def value_from(source: SecretSource) -> dict[str, Any]:
+    return {source.kind: {"name": source.ref.name, "key": source.ref.key}}
+
+
+def escape(value: str) -> str:
+    """``$(NAME)`` in a container's variable would be expanded by Kubernetes."""
+    return value.replace("$(", "$$(")
+
+
+def timeouts(task: PlannedTask, spec: EvalJobSpec) -> TimeoutsInput:
+    """Harbor's formula: the phase's own factor, else the general one, times the task's limit; no agent limit stays none (H-69)."""
+    factors, config = spec.timeouts, task.config
+
+    def scaled(seconds: float, factor: float | None) -> float:
+        return seconds * (factor if factor is not None else factors.multiplier)
+
+    agent = config.agent.timeout_sec
+    return TimeoutsInput(
+        environment=scaled(config.environment.build_timeout_sec, factors.build),
+        agent_setup=scaled(AGENT_SETUP_SECONDS, factors.agent_setup),
+        agent=None if agent is None else scaled(agent, factors.agent),
+        verifier=scaled(config.verifier.timeout_sec, factors.verifier),
+    )
+
+
+def build_input(plan: FrozenPlan, spec: EvalJobSpec, trial: Trial, *, retry: int, agent_version: str) -> TrialInput:
+    """The input of one Pod.
+
+    Raises:
+        MissingVariable: a template without a source and without a default.
+    """
+    task = plan.tasks[trial.task]
+    config = task.config
+    grading_env, solving_env = verifier_env(task, spec), solution_env(task, spec)
+    needed_refs(grading_env, verifier_sources(spec), where=f"[verifier.env] of task {task.id}")
+    needed_refs(solving_env, environment_sources(spec), where=f"[solution.env] of task {task.id}")
+    environment = config.environment
+    health = environment.healthcheck
+    limits = timeouts(task, spec)
+    return TrialInput(
+        schema=1,
+        job=JobRef(namespace=plan.namespace, name=plan.job, uid=plan.uid),
+        trial=trial.name,
+        attempt=trial.key.attempt,
+        retry=retry,
+        task=TaskRef(name=task.id, checksum=task.checksum, source=_taskset_name(plan.taskset)),
+        image=environment.docker_image or "",
+        agent=AgentInput(
+            kind="command" if spec.agent.command is not None else "nop" if spec.agent.name == "nop" else "oracle",
+            name=agent_name(spec.agent),
+            version=agent_version,
+            command=spec.agent.command,
+            model=spec.agent.model,
+            kwargs=dict(spec.agent.kwargs),
+            env_names=sorted({*spec.agent.env, *spec.agent.env_secrets}),
+            user=config.agent.user,
+        ),
+        environment=EnvironmentInput(
+            workdir=environment.workdir,
+            env=dict(environment.env),
+            healthcheck=None
+            if health is None
+            else HealthcheckInput(
+                command=health.command,
+                interval_sec=health.interval_sec,
+                timeout_sec=health.timeout_sec,
+                start_period_sec=health.start_period_sec,
+                start_interval_sec=health.start_interval_sec,
+                retries=health.retries,
+            ),
+            loose_files=task.loose_files,
+        ),
+        verifier=VerifierInput(
+            mode="shared",
+            disable=spec.verifier.disable,
+            user=config.verifier.user,
+            env=grading_env,
+            collect=[
+                CollectInput(command=hook.command, service=hook.service, timeout_sec=hook.timeout_sec, user=hook.user)
+                for hook in config.verifier.collect
+            ],
+        ),
+        solution_env=solving_env,
+        variables=dict(spec.environment.env),
+        artifacts=[
+            ArtifactInput(source=item.source, destination=item.destination, exclude=list(item.exclude), service=item.service)
+            for item in config.artifacts
+        ]
+        + [
+            ArtifactInput(source=item.source, destination=item.destination, exclude=list(item.exclude), service=None)
+            for item in spec.artifacts
+        ],
+        timeouts=limits,
+        error_policy=error_overrides(spec),
+        config=_trial_config(plan, spec, trial, task),
+    )
+
+
+def error_overrides(spec: EvalJobSpec) -> dict[str, PolicyFlags]:
+    """``spec.errorPolicy`` with the flags that are set."""
+    result: dict[str, PolicyFlags] = {}
+    for name, policy in spec.error_policy.items():
+        flags = PolicyFlags()
+        if policy.retry is not None:
+            flags["retry"] = policy.retry
+        if policy.grade is not None:
+            flags["grade"] = policy.grade
+        if policy.valid is not None:
+            flags["valid"] = policy.valid
+        result[name] = flags
+    return result
+
+
+def _taskset_name(reference: str | None) -> str | None:
+    return None if reference is None else reference.partition("#")[0].rpartition("/")[2]
+
+
+def _trial_config(plan: FrozenPlan, spec: EvalJobSpec, trial: Trial, task: PlannedTask) -> dict[str, Any]:
+    """``config`` of Harbor's trial result (harbor.md 7.1); variables by name only, so that no value is repeated."""
+    factors = spec.timeouts
+    return {
+        "schema_version": 1,
+        "task": {"path": task.archive_key, "source": _taskset_name(plan.taskset)},
+        "trial_name": trial.name,
+        "trials_dir": "trials",
+        "timeout_multiplier": factors.multiplier,
+        "agent_timeout_multiplier": factors.agent,
+        "verifier_timeout_multiplier": factors.verifier,
+        "agent_setup_timeout_multiplier": factors.agent_setup,
+        "environment_build_timeout_multiplier": factors.build,
+        "agent": {
+            "name": agent_name(spec.agent),
+            "import_path": spec.agent.import_path,
+            "model_name": spec.agent.model,
+            "kwargs": dict(spec.agent.kwargs),
+            "env": {name: f"${{{name}}}" for name in sorted({*spec.agent.env, *spec.agent.env_secrets})},
+        },
+        "environment": {"type": "kubernetes"},
+        "verifier": {"disable": spec.verifier.disable},
+        "override_error_policy": {},
+        "job_id": plan.uid,
+    }
