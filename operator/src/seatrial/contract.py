@@ -272,6 +272,10 @@ def read_agent_end(data: bytes) -> AgentEnd:
     spans, exit_code, result, envd = body.get("spans"), body.get("exit_code"), body.get("result"), body.get("envd")
     if not isinstance(spans, dict) or not (exit_code is None or type(exit_code) is int) or not (result is None or isinstance(result, dict)):
         raise ContractBroken("end record without spans, or with a wrong exit code or result")
+    try:
+        _canonical(result)
+    except (ValueError, RecursionError) as error:
+        raise ContractBroken("end record with a result that is not plain JSON") from error
     end = AgentEnd(
         error=read_error(body.get("error")),
         spans={name: _read_span(spans[name]) for name in ("environment_setup", "agent_setup", "agent_execution") if name in spans},

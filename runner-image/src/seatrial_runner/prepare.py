@@ -38,10 +38,15 @@ def prepare(watcher: Watcher, trial: TrialInput, paths: Paths) -> None:
 def make_log_folders(channel: Channel, paths: Paths) -> None:
     """``/logs/agent``, ``/logs/verifier`` and ``/logs/artifacts``, writable by everybody."""
     for path in (paths.logs_agent, paths.logs_verifier, paths.logs_artifacts):
-        found = channel.stat(path)
-        # An envd without root cannot change the mode of a mounted volume, and need not: the kubelet makes it so.
-        if found is None or found.kind != "dir" or found.mode != _LOG_MODE:
-            channel.mkdir(path, mode=_LOG_MODE)
+        make_log_folder(channel, path)
+
+
+def make_log_folder(channel: Channel, path: str) -> None:
+    """One folder that everybody may write to; a link in its place is refused."""
+    found = channel.stat(path)
+    # An envd without root cannot change the mode of a mounted volume, and need not: the kubelet makes it so.
+    if found is None or found.kind != "dir" or found.mode != _LOG_MODE:
+        channel.mkdir(path, mode=_LOG_MODE)
 
 
 def wait_healthy(watcher: Watcher, check: HealthcheckInput, *, cwd: str | None) -> None:

@@ -49,6 +49,17 @@ class Redactor:
                 data = data.replace(value, MARK)
         return data
 
+    @property
+    def longest(self) -> int:
+        """Bytes of the longest value; 0 without values."""
+        return max(map(len, self._values), default=0)
+
+    def mask(self, data: bytes) -> bytes:
+        """``data`` with the values blanked out, its length unchanged."""
+        for value in self._values:
+            data = data.replace(value, b"*" * len(value))
+        return data
+
     def text(self, text: str) -> str:
         """``text`` without the values."""
         data = text.encode(errors="replace")

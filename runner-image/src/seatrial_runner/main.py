@@ -1,0 +1,43 @@
+"""``seatrial-runner stage|agent|verifier``: the one entry point of the runner image.
+
+Why no argparse and no imports up here: every trial starts three of these, and each part loads only what it needs.
+``python3 -S -c "from seatrial_runner.main import main; main()" agent`` works too and skips the site packages.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+USAGE = "usage: seatrial-runner stage|agent|verifier"
+
+
+def main(argv: Sequence[str] | None = None) -> NoReturn:
+    """Run one part and exit with its code; 2 for a wrong call."""
+    arguments = sys.argv[1:] if argv is None else list(argv)
+    sys.exit(run(arguments))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """As ``main``, but returns the code."""
+    from seatrial_runner.paths import paths_of
+
+    paths = paths_of(os.environ)
+    match list(arguments):
+        case ["stage"]:
+            from seatrial_runner import stage
+
+            return stage.run(paths, os.environ)
+        case ["agent"]:
+            from seatrial_runner import agent
+
+            return agent.run(paths, os.environ)
+        case ["verifier"]:
+            from seatrial_runner import verifier
+
+            return verifier.run(paths, os.environ)
+        case _:
+            sys.stderr.write(USAGE + "\n")
+            return 2

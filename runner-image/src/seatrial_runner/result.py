@@ -1,0 +1,143 @@
+"""Harbor's trial result, with a section of our own beside it. Fields: harbor.md 7.5."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple, cast
+
+from seatrial.contract import ErrorInfo, Span, TrialInput
+from seatrial.harbor_errors import ErrorPolicy, error_policy
+from seatrial_runner.rewards import Rewards
+
+SCHEMA_VERSION: Final = 1
+# Only these are split off a model's name, as Harbor does.
+_PROVIDER_NAMES: Final = """
+    ai21 anthropic azure azure_ai bedrock cerebras cohere dashscope databricks deepinfra deepseek fireworks_ai gemini google groq
+    hosted_vllm huggingface lm_studio minimax mistral moonshot nebius nvidia_nim ollama openai openrouter perplexity replicate sagemaker
+    sambanova together_ai vertex_ai vllm voyage watsonx xai zai"""
+PROVIDERS: Final = frozenset(_PROVIDER_NAMES.split())
+
+
+class TrialOutcome(NamedTuple):
+    """Everything the verifier knows at the end of a trial."""
+
+    started_at: str
+    finished_at: str
+    spans: Mapping[str, Span]
+    """``environment_setup``, ``agent_setup``, ``agent_execution``, ``verifier``; those that were reached."""
+    agent_result: Mapping[str, Any] | None
+    rewards: Rewards | None
+    error: ErrorInfo | None
+    error_at: str | None
+    graded: bool
+    """The test script was to be run."""
+    tampered: bool
+    leftover_processes: int
+    truncated: Sequence[str]
+    logs_sha256: str | None
+    logs_error: str | None
+
+
+def build_result(trial: TrialInput, outcome: TrialOutcome) -> dict[str, Any]:
+    """``result.json`` before it is signed."""
+    values = outcome.rewards.values if outcome.rewards is not None else None
+    policy = None if outcome.error is None else policy_of(trial, outcome.error["type"])
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "id": _uuid4(),
+        "task_name": trial["task"]["name"],
+        "trial_name": trial["trial"],
+        "trial_uri": f"seatrial://{trial['job']['namespace']}/{trial['job']['name']}/{trial['trial']}",
+        "task_id": _task_id(trial),
+        "source": trial["task"]["source"],
+        "task_checksum": trial["task"]["checksum"],
+        "config": trial["config"],
+        "agent_info": {
+            "name": trial["agent"]["name"],
+            "version": trial["agent"]["version"],
+            "model_info": model_info(trial["agent"]["model"]),
+        },
+        "agent_result": outcome.agent_result,
+        "verifier_result": None if values is None else {"rewards": values},
+        "verifier_environment_mode": trial["verifier"]["mode"],
+        "exception_info": _exception_info(trial, outcome),
+        "started_at": outcome.started_at,
+        "finished_at": outcome.finished_at,
+        **{name: outcome.spans.get(name) for name in ("environment_setup", "agent_setup", "agent_execution", "verifier")},
+        "step_results": None,
+        "reward_valid": bool(values) and (policy is None or policy.valid),
+        "seatrial": {
+            "schema": 1,
+            "job": trial["job"],
+            "attempt": trial["attempt"],
+            "retry": trial["retry"],
+            "image": trial["image"],
+            "graded": outcome.graded,
+            "reason": None if outcome.error is None else outcome.error.get("reason", outcome.error["type"]),
+            "cause": None if outcome.error is None else outcome.error["cause"],
+            "tampered": outcome.tampered,
+            "leftover_processes": outcome.leftover_processes,
+            "reward_components": outcome.rewards.components if outcome.rewards is not None else None,
+            "rejected_reward_keys": list(outcome.rewards.rejected_keys) if outcome.rewards is not None else [],
+            "truncated": list(outcome.truncated),
+            "logs_sha256": outcome.logs_sha256,
+            "logs_error": outcome.logs_error,
+        },
+    }
+
+
+def policy_of(trial: TrialInput, error_type: str) -> ErrorPolicy:
+    """Harbor's table with the job's overrides."""
+    return error_policy(error_type, cast(Mapping[str, Mapping[str, bool]], trial["error_policy"]))
+
+
+def model_info(model: str | None) -> dict[str, str | None] | None:
+    """A model's name and provider; the provider is split off only if it is known."""
+    if model is None:
+        return None
+    provider, separator, name = model.partition("/")
+    if separator and provider in PROVIDERS:
+        return {"name": name, "provider": provider}
+    return {"name": model, "provider": None}
+
+
+def _task_id(trial: TrialInput) -> dict[str, Any]:
+    task = trial["config"].get("task")
+    if isinstance(task, dict):
+        if task.get("git_url"):
+            return {"git_url": task["git_url"], "git_commit_id": task.get("git_commit_id"), "path": task.get("path")}
+        if task.get("name"):
+            organisation, _, name = str(task["name"]).rpartition("/")
+            return {"org": organisation, "name": name, "ref": task.get("ref")}
+        if task.get("path"):
+            return {"path": task["path"]}
+    return {"path": trial["task"]["name"]}
+
+
+def _exception_info(trial: TrialInput, outcome: TrialOutcome) -> dict[str, Any] | None:
+    error = outcome.error
+    if error is None:
+        return None
+    policy = policy_of(trial, error["type"])
+    info: dict[str, Any] = {
+        "exception_type": error["type"],
+        "exception_message": error["message"],
+        "exception_traceback": f"{error.get('reason', error['type'])} ({error['cause']}): {error['message']}",
+        "occurred_at": outcome.error_at or outcome.finished_at,
+        "policy": {"should_retry": policy.retry, "should_grade": policy.grade, "has_valid_reward": policy.valid},
+    }
+    override = trial["error_policy"].get(error["type"])
+    if override:
+        harbor = {"retry": "should_retry", "grade": "should_grade", "valid": "has_valid_reward"}
+        info["policy_override"] = {harbor[flag]: value for flag, value in override.items()}
+    return info
+
+
+def _uuid4() -> str:
+    """A random UUID. Not the ``uuid`` module: its import is not free."""
+    data = bytearray(os.urandom(16))
+    data[6] = data[6] & 0x0F | 0x40
+    data[8] = data[8] & 0x3F | 0x80
+    text = data.hex()
+    return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
