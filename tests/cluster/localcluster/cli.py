@@ -13,6 +13,7 @@ from pathlib import Path
 
 from localcluster import provider as providers
 from localcluster import shell
+from localcluster.images import Builder, archive_of
 from localcluster.provider import ComponentStatus, Provider
 from localcluster.settings import S3_BUCKET, S3_REGION, S3_TEST_BUCKET, ClusterError, Settings, load
 
@@ -39,6 +40,8 @@ def _parser() -> argparse.ArgumentParser:
     status.add_argument("--json", action="store_true")
     commands.add_parser("kubeconfig", help="print the path of the kubeconfig")
     commands.add_parser("env", help="print, as JSON, where everything is")
+    images = commands.add_parser("images", help="build what changed and give it to the node")
+    images.add_argument("names", nargs="*", metavar="NAME", help="such as runner, operator, smoke/hello-pass; all without one")
     load_image = commands.add_parser("load", help="give an image archive to the node")
     load_image.add_argument("archive", type=Path)
     for name, what in (("start", "start a component that does not run"), ("restart", "end and start a component")):
@@ -66,8 +69,11 @@ def _run(arguments: argparse.Namespace, settings: Settings) -> int:
             print(settings.kubeconfig)
         case "env":
             print(json.dumps(environment(settings, provider), indent=2))
+        case "images":
+            with shell.locked(settings.lock_file):
+                give_images(settings, provider, arguments.names)
         case "load":
-            provider.import_image(arguments.archive, image="")
+            provider.import_images(arguments.archive)
         case "start":
             provider.start(arguments.component)
         case "restart":
@@ -77,6 +83,19 @@ def _run(arguments: argparse.Namespace, settings: Settings) -> int:
         case other:
             raise AssertionError(other)
     return 0
+
+
+def give_images(settings: Settings, provider: Provider, names: Sequence[str]) -> None:
+    """Build what changed and give the node what it lacks; one line for each image, with its digest."""
+    builder = Builder(settings)
+    built = builder.build(names)
+    on_node = provider.images_on_node()
+    missing = [image for image in built if on_node.get(image.name) != image.digest]
+    if missing:
+        with shell.step(f"gave the node {len(missing)} images"), archive_of(builder.store, missing, folder=settings.cache_dir) as archive:
+            provider.import_images(archive)
+    for image in built:
+        print(f"{image.name} {image.digest}")
 
 
 def signal_number(name: str) -> int:

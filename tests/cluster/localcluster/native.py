@@ -137,10 +137,10 @@ class NativeProvider:
         rows.append(self._answers("s3", f"{self._external_s3(node.ip)}/healthz"))
         return rows
 
-    def import_image(self, archive: Path, *, image: str) -> None:
-        """Give an OCI archive to the node; ``image`` is the name it carries."""
+    def import_images(self, archive: Path) -> None:
+        """Give the node an OCI archive; each image in it carries its name."""
         node, _ = self._running()
-        shell.run(["ctr", f"--address={node.containerd_socket}", "--namespace=k8s.io", "images", "import", "--index-name", image, archive])
+        shell.run(["ctr", f"--address={node.containerd_socket}", "--namespace=k8s.io", "images", "import", archive])
 
     def images_on_node(self) -> dict[str, str]:
         """Image name -> digest of its manifest, of all named images on the node."""
@@ -254,7 +254,7 @@ class NativeProvider:
                 continue
             archive = self.settings.state_dir / "images" / f"{binary}.tar"
             oci.write_archive(archive, image=image, files={f"bin/{binary}": source}, entrypoint=[f"/bin/{binary}"])
-            self.import_image(archive, image=image)
+            self.import_images(archive)
             archive.unlink()
             shell.write(mark, source.parent.name)
 
