@@ -86,6 +86,10 @@ class Cluster:
         configuration.connection_pool_maxsize = 32
         return cls(client.ApiClient(configuration), namespace=namespace)
 
+    def at(self, namespace: str) -> Cluster:
+        """The same connection with another default namespace."""
+        return Cluster(self._api, namespace=namespace, sleep=self._sleep)
+
     # --- our kinds ---------------------------------------------------------------------------------------------------------------
 
     def get(self, kind: str, name: str, *, namespace: str | None = None) -> Raw:
