@@ -102,7 +102,7 @@ def extract_archive(stream: BinaryIO, target: Path, *, limits: Limits = DEFAULT,
 class _Extraction:
     def __init__(self, source: _Gunzip, target: Path, limits: Limits) -> None:
         self._source = source
-        self._target = target
+        self._root = os.fspath(target)
         self._limits = limits
         self._tree: Tree | None = None
         self._records = 0
@@ -137,7 +137,7 @@ class _Extraction:
         """Remove what was written. Not ``rmtree``: it recurses, and an archive may be two thousand directories deep."""
         if self._tree is None:
             return
-        folders = [os.path.join(self._target, directory.path()) for directory in self._tree.directories]
+        folders = [f"{self._root}/{directory.path()}" for directory in self._tree.directories]
         folders = [folder for folder in folders if os.path.isdir(folder)]
         for folder in folders:
             os.chmod(folder, 0o700)
@@ -202,7 +202,7 @@ class _Extraction:
                 raise ArchiveError("unsafe", "Archive must start with one named root directory", path)
             if header.size:
                 raise ArchiveError("unsafe", "Directory has a payload", path)
-            os.mkdir(self._target / path, 0o700)  # raises before there is a tree: what was here already is never discarded
+            os.mkdir(f"{self._root}/{path}", 0o700)  # raises before there is a tree: what was here already is never discarded
             self._tree = Tree(path, header.mode)
             return
         try:
@@ -220,13 +220,13 @@ class _Extraction:
         if header.size:
             raise ArchiveError("unsafe", "Directory has a payload", path)
         tree.add_directory(path, header.mode)
-        os.mkdir(os.path.join(self._target, path), 0o700)
+        os.mkdir(f"{self._root}/{path}", 0o700)
 
     def _write_link(self, tree: Tree, path: str, header: _Header) -> None:
         if header.size or not header.link or "\0" in header.link:
             raise ArchiveError("unsafe", "Invalid symlink entry", path)
         tree.add_link(path)
-        os.symlink(header.link, os.path.join(self._target, path))
+        os.symlink(header.link, f"{self._root}/{path}")
 
     def _write_file(self, tree: Tree, path: str, header: _Header) -> None:
         self._payload += max(0, header.size)
@@ -236,7 +236,8 @@ class _Extraction:
             raise ArchiveError("unsafe", "Metadata exceeds byte limit", path)
         tree.add_file(path)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        descriptor = os.open(os.path.join(self._target, path), flags, 0o600)
+        # Mostly the mode holds at once; nobody else can look in, because the directories above are 0700 until the end.
+        descriptor = os.open(f"{self._root}/{path}", flags, header.mode & 0o777)
         try:
             for piece in self._source.pieces(header.size):
                 _write_all(descriptor, piece)
@@ -248,13 +249,13 @@ class _Extraction:
     def _finish(self, tree: Tree) -> None:
         """Judge the links of the whole tree, then give the directories their modes, children before parents."""
         try:
-            tree.check_links(lambda path: os.readlink(os.path.join(self._target, path)))
+            tree.check_links(lambda path: os.readlink(f"{self._root}/{path}"))
         except TreeError as error:
             raise ArchiveError("unsafe", str(error), error.path) from None
         for directory in reversed(tree.directories):
             if directory.mode != 0o700:
                 path = directory.path()
-                _set_mode(os.path.join(self._target, path), directory.mode, "directory", path)
+                _set_mode(f"{self._root}/{path}", directory.mode, "directory", path)
 
 
 class _Gunzip:
@@ -412,13 +413,14 @@ def _write_all(descriptor: int, piece: memoryview) -> None:
 
 
 def _set_mode(file: int | str, mode: int, what: str, path: str) -> None:
-    """Set the mode and read it back: some mounts squash modes without an error."""
+    """Set the mode where it is another one, and read it back: some mounts squash modes without an error."""
+    if stat.S_IMODE(os.stat(file).st_mode) == mode:
+        return
     try:
         os.chmod(file, mode)
-        found = stat.S_IMODE(os.stat(file).st_mode)
     except PermissionError as error:
         raise ArchiveError("unsafe", f"Unable to restore archive {what} permissions", path) from error
-    if found != mode:
+    if stat.S_IMODE(os.stat(file).st_mode) != mode:
         raise ArchiveError("unsafe", f"Unable to restore archive {what} permissions", path)
 
 
