@@ -86,21 +86,27 @@ _ENV_NAMES = Rule(
 )
 _CREDENTIAL_NEXT: Final = "looks like a credential: put it into a Secret and name it in envSecrets"
 _CEL_VALUE: Final = VALUE_PATTERN.replace("\\", "\\\\")
-_IS_VALUE: Final = f"(self[k].size() >= {VALUE_CHARS} && self[k].matches('{_CEL_VALUE}'))"
 _IS_TEMPLATE: Final = "self[k].matches('^[$][{][^}]*[}]$')"
 
 
 def _refuse(condition: str) -> Rule:
-    """No entry of the map may meet ``condition``; the message names the keys, never the values."""
-    return Rule(
-        f"self.all(k, !({condition}))", f"a value {_CREDENTIAL_NEXT}", f"self.filter(k, {condition}).join(', ') + ' {_CREDENTIAL_NEXT}'"
-    )
+    """No variable may meet ``condition``.
+
+    On the map and not on its values: the server prints a refused string, and it must not print this one. The message names the first
+    variable only: all of them would exceed the cost limit.
+    """
+    return Rule(f"self.all(k, !({condition}))", f"a variable {_CREDENTIAL_NEXT}", f"self.filter(k, {condition})[0] + ' {_CREDENTIAL_NEXT}'")
 
 
-_PLAIN_ENV = _refuse(f"self[k] != '' && !{_IS_TEMPLATE} && (k.lowerAscii().matches('{KEY_PATTERN}') || {_IS_VALUE})")
-_AGENT_ENV = _refuse(f"k.matches('{ENV_NAME_PATTERN}') || {_IS_VALUE}")
+_PLAIN_NAMES = _refuse(f"self[k] != '' && !{_IS_TEMPLATE} && k.lowerAscii().matches('{KEY_PATTERN}')")
+_AGENT_NAMES = _refuse(f"k.matches('{ENV_NAME_PATTERN}')")
+_VALUES = _refuse(f"self[k].size() >= {VALUE_CHARS} && !{_IS_TEMPLATE} && self[k].matches('{_CEL_VALUE}')")
 _AGENT_ENV_LITERAL = Rule("self.all(k, !self[k].contains('${'))", "values are literals: ${ is not allowed here")
-_ENV_TWICE = Rule("self.env.all(k, !(k in self.envSecrets))", "env and envSecrets must not name the same variable")
+# The server checks the rules on the literal defaults too, before those of their fields are filled in: hence has().
+_ENV_TWICE = Rule(
+    "!has(self.env) || !has(self.envSecrets) || self.env.all(k, !(k in self.envSecrets))",
+    "env and envSecrets must not name the same variable",
+)
 
 
 def _check_env_names(value: Mapping[str, V]) -> Mapping[str, V]:
@@ -144,7 +150,7 @@ _AGENT_ONE_OF = Rule(
     "give exactly one of name, image, command and importPath",
 )
 _AGENT_RUNNER_IMAGE = Rule("!has(self.runnerImage) || has(self.name) || has(self.importPath)", "runnerImage goes with name or importPath")
-_AGENT_ARGS = Rule("self.args.size() == 0 || has(self.image)", "args goes with image")
+_AGENT_ARGS = Rule("!has(self.args) || self.args.size() == 0 || has(self.image)", "args goes with image")
 _AGENT_SOURCE = Rule("!has(self.source) || has(self.importPath)", "source goes with importPath")
 _MCP_TARGET = Rule(
     "self.transport == 'stdio' ? has(self.command) && !has(self.url) : has(self.url) && !has(self.command)",
@@ -218,7 +224,8 @@ class AgentSpec(Model):
     )
     env: EnvMap = _env(
         "Variables for the agent, as literals. Anything that looks like a credential is refused: use envSecrets.",
-        _AGENT_ENV,
+        _AGENT_NAMES,
+        _VALUES,
         _AGENT_ENV_LITERAL,
     )
     env_secrets: KeyRefMap = _env(
@@ -272,7 +279,7 @@ class EnvironmentSpec(Model):
 
     model_config = ConfigDict(json_schema_extra=cel(_ENV_TWICE))
 
-    env: EnvMap = _env("Variables as literals; anything that looks like a credential is refused.", _PLAIN_ENV)
+    env: EnvMap = _env("Variables as literals; anything that looks like a credential is refused.", _PLAIN_NAMES, _VALUES)
     env_secrets: KeyRefMap = _env("Variables from Secrets of the job's namespace.")
     env_config_maps: KeyRefMap = _env("Variables from ConfigMaps of the job's namespace.")
 
@@ -288,7 +295,7 @@ class VerifierSpec(Model):
 
     model_config = ConfigDict(json_schema_extra=cel(_ENV_TWICE))
 
-    env: EnvMap = _env("Variables for the tests, as literals; they win over the task's. Credentials are refused.", _PLAIN_ENV)
+    env: EnvMap = _env("Variables for the tests, as literals; they win over the task's. Credentials are refused.", _PLAIN_NAMES, _VALUES)
     env_secrets: KeyRefMap = _env("Variables for the tests from Secrets of the job's namespace.")
     disable: bool = Field(default=False, description="Run the agent and save its work, but grade nothing.")
 

@@ -33,7 +33,7 @@ _METRIC_SOURCE = Rule("has(self.type) != has(self.ref)", "give exactly one of ty
 _METRIC_RESERVED = Rule(
     "!has(self.type) || self.type != 'harbor_reward'", "harbor_reward is always scored and must not be listed; remove this entry"
 )
-_METRIC_IMAGE = Rule("!has(self.command) || has(self.image)", "command needs image: it runs in that container")
+_METRIC_IMAGE = Rule("!has(self.command) || self.command.size() == 0 || has(self.image)", "command needs image: it runs in that container")
 
 
 class TaskSource(StoredFile):
