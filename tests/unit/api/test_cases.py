@@ -54,3 +54,11 @@ def test_models_refuse_with_path_and_reason(path: Path) -> None:
 @pytest.mark.parametrize("path", [path for path in FILES if path.name.startswith("invalid_")], ids=lambda path: path.stem)
 def test_every_invalid_case_says_what_the_server_answers(path: Path) -> None:
     assert any(line.startswith("# server: ") for line in path.read_text().splitlines())
+
+
+@pytest.mark.conforms("N-102")
+def test_exactly_one_agent_is_named() -> None:
+    message = "give exactly one of name, image, command and importPath"
+    for name in ("invalid_evaljob_two_agents", "invalid_evaljob_no_agent"):
+        (item,) = documents(CASES / f"{name}.yaml")
+        assert MODELS["EvalJob"].problems(item) == (Problem("spec.agent", message),)

@@ -453,7 +453,7 @@ class ThresholdSpec(Model):
     on_missing: Literal["fail", "pass"] = Field(default="fail", description="What an unmeasured score means: fail or pass.")
 
 
-_ARTIFACT_SOURCE = Rule("!self.source.matches('(^|/)[.][.](/|$)')", "source must not contain ..")
+_ARTIFACT_SOURCE = Rule("!self.source.matches('(^|/)[.][.](/|$)')", "source must not contain a .. part")
 _ARTIFACT_DESTINATION = Rule(
     "!has(self.destination) || !(self.destination.startsWith('/') || self.destination == 'manifest.json' "
     "|| self.destination.matches('(^|/)[.][.]?(/|$)'))",
@@ -501,7 +501,7 @@ _OWN_KEYS = Rule("self.all(k, !k.startsWith('seatrial.dev/'))", "keys below seat
 _SECONDS_NEED = Rule(
     "!has(self.tolerationSeconds) || (has(self.effect) && self.effect == 'NoExecute')", "tolerationSeconds goes with effect NoExecute"
 )
-_TOLERATION_KEY = Rule("self.operator == 'Exists' ? !has(self.value) : has(self.key)", "Equal needs key, Exists takes no value")
+_TOLERATION_KEY = Rule("self.operator == 'Exists' ? !has(self.value) : has(self.key)", "operator Equal needs key, Exists takes no value")
 
 
 class Toleration(Model):

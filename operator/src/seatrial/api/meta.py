@@ -6,6 +6,8 @@ Why the server and we refuse the same objects: every bound, pattern and rule her
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import re
 from collections.abc import Mapping
 from decimal import Decimal
@@ -221,17 +223,21 @@ QuantityField = Annotated[Quantity, Field(json_schema_extra={INT_OR_STRING: True
 
 
 class StatusText(str):
-    """Free text for status: control characters become spaces, longer text is cut to ``limit`` bytes of UTF-8, ending in ``…``."""
+    """Free text for status: control characters become spaces, longer text is cut to ``limit`` bytes of JSON, ending in ``…``."""
 
     __slots__ = ()
 
     @classmethod
     def cut(cls, value: str, limit: int) -> StatusText:
         text = "".join(" " if ord(char) < 0x20 or ord(char) == 0x7F or 0xD800 <= ord(char) <= 0xDFFF else char for char in value)
-        data = text.encode()
-        if len(data) <= limit:
+        sizes = list(itertools.accumulate(len(char.encode()) + (char in _ESCAPED) for char in text))
+        if not sizes or sizes[-1] <= limit:
             return cls(text)
-        return cls(data[: limit - 3].decode(errors="ignore") + "…")
+        return cls(text[: bisect.bisect_right(sizes, limit - len("…".encode()))] + "…")
+
+
+_ESCAPED: Final = frozenset('"\\')
+"""JSON writes these with one byte more."""
 
 
 def _cut_to(limit: int) -> BeforeValidator:
