@@ -92,7 +92,11 @@ def give_images(settings: Settings, provider: Provider, names: Sequence[str]) ->
     on_node = provider.images_on_node()
     missing = [image for image in built if on_node.get(image.name) != image.digest]
     if missing:
-        with shell.step(f"gave the node {len(missing)} images"), archive_of(builder.store, missing, folder=settings.cache_dir) as archive:
+        have = provider.blobs_on_node()
+        with (
+            shell.step(f"gave the node {len(missing)} images"),
+            archive_of(builder.store, missing, folder=settings.cache_dir, without=have) as archive,
+        ):
             provider.import_images(archive)
     for image in built:
         print(f"{image.name} {image.digest}")

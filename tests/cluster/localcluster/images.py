@@ -12,7 +12,7 @@ import os
 import shutil
 import tarfile
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +26,8 @@ BASE_RECIPE = "3"
 """Raise it when ``_make_base`` changes."""
 KEPT_PER_NAME = 3
 """Builds of one name that the cache keeps: enough for a few checkouts and for going back and forth."""
+MAX_STORED_IMAGES = 600
+"""Records in buildah's storage, intermediate layers included, a few MB each, before it is pruned."""
 
 PIP_OPTIONS = ("index-url", "extra-index-url", "trusted-host", "proxy", "timeout")
 
@@ -70,8 +72,8 @@ class Store:
         manifest = json.loads(self._blob(digest).read_text(encoding="utf-8"))
         return [digest, manifest["config"]["digest"], *(layer["digest"] for layer in manifest["layers"])]
 
-    def export(self, images: Sequence[Built], target: Path) -> None:
-        """Write one OCI archive with all the images; what they share is in it once."""
+    def export(self, images: Sequence[Built], target: Path, *, without: Set[str]) -> None:
+        """Write one OCI archive with all the images; what they share is in it once, and blobs that the receiver has are left out."""
         index = {"schemaVersion": 2, "manifests": [self._descriptor(built) for built in images]}
         digests = dict.fromkeys(digest for built in images for digest in self.blobs(built.digest))
         with tempfile.TemporaryDirectory() as scratch, tarfile.open(target, "w") as archive:
@@ -79,7 +81,7 @@ class Store:
                 file = Path(scratch) / name
                 file.write_text(json.dumps(value))
                 archive.add(file, name)
-            for digest in digests:
+            for digest in digests.keys() - without:
                 archive.add(self._blob(digest), f"blobs/sha256/{digest.removeprefix('sha256:')}")
 
     def _descriptor(self, built: Built) -> dict[str, object]:
@@ -129,6 +131,7 @@ class Builder:
         debian.install({**debian.IMAGE_PACKAGES, "util-linux": "/usr/bin/unshare"})
         with shell.locked(self.settings.cache_dir / "locks" / "images.lock"):
             self._ensure_base(base_key)
+            self._prune()
             return [self.store.find(context.image.name, context.key) or self._build(context) for context in contexts]
 
     def select(self, names: Sequence[str]) -> list[Image]:
@@ -202,6 +205,12 @@ class Builder:
         (root / "var/cache/apt/archives/partial").mkdir(parents=True)
         (root / "var/lib/apt/lists/partial").mkdir(parents=True, exist_ok=True)
 
+    def _prune(self) -> None:
+        """Forget all intermediate layers once there are very many; the next builds make those that they need again."""
+        records = self.settings.cache_dir / "containers" / "overlay-images"
+        if records.is_dir() and sum(1 for _ in records.iterdir()) > MAX_STORED_IMAGES:
+            self._buildah("rmi", "--prune", "--force")
+
     def _buildah_has(self, name: str, key: str) -> bool:
         listed = self._buildah("images", "--format={{.Name}}:{{.Tag}}", f"--filter=label=seatrial.dev/content={key}")
         return name in listed.split()
@@ -250,9 +259,9 @@ def pip_configuration(environ: Mapping[str, str], *, files: Sequence[Path]) -> s
 
 
 @contextlib.contextmanager
-def archive_of(store: Store, images: Sequence[Built], *, folder: Path) -> Iterator[Path]:
-    """A temporary archive of some images."""
+def archive_of(store: Store, images: Sequence[Built], *, folder: Path, without: Set[str]) -> Iterator[Path]:
+    """A temporary archive of some images, without the blobs that its receiver has."""
     with tempfile.TemporaryDirectory(dir=folder, prefix=".import-") as scratch:
         path = Path(scratch) / "images.tar"
-        store.export(images, path)
+        store.export(images, path, without=without)
         yield path

@@ -13,7 +13,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -139,15 +139,20 @@ class NativeProvider:
 
     def import_images(self, archive: Path) -> None:
         """Give the node an OCI archive; each image in it carries its name."""
-        node, _ = self._running()
-        shell.run(["ctr", f"--address={node.containerd_socket}", "--namespace=k8s.io", "images", "import", archive])
+        self._ctr("images", "import", str(archive))
 
     def images_on_node(self) -> dict[str, str]:
         """Image name -> digest of its manifest, of all named images on the node."""
-        node, _ = self._running()
-        table = shell.run(["ctr", f"--address={node.containerd_socket}", "--namespace=k8s.io", "images", "list"])
-        rows = [line.split() for line in table.splitlines()[1:]]
+        rows = [line.split() for line in self._ctr("images", "list").splitlines()[1:]]
         return {row[0]: row[2] for row in rows if len(row) > 2}
+
+    def blobs_on_node(self) -> Set[str]:
+        """Digests of the manifests, configurations and layers that the node holds."""
+        return set(self._ctr("content", "list", "--quiet").split())
+
+    def _ctr(self, *words: str) -> str:
+        node, _ = self._running()
+        return shell.run(["ctr", f"--address={node.containerd_socket}", "--namespace=k8s.io", *words])
 
     # ---- parts of up
 
