@@ -77,7 +77,7 @@ test-cluster: venv up images ## tests on the local cluster
 	@$(BIN)/python -m pytest -q tests/e2e
 
 bench: venv up images ## measure; writes docs/benchmarks.md and build/bench.json
-	@$(BIN)/python tests/bench/run.py
+	@$(BIN)/python -m tests.bench
 
 fuzz: venv ## ten minutes of hostile input for parser and extractor
 	@$(BIN)/python tests/fuzz/fuzz_parse.py --seconds 300

@@ -1,0 +1,27 @@
+"""``make bench``: measure beside a baseline, in one run, and write the figures down."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from tests.bench import trials
+from tests.bench.record import REPOSITORY, record
+from tests.e2e.harness import Cluster
+
+
+def main() -> None:
+    shown = subprocess.run(["python3", "tests/cluster", "env"], cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    with tempfile.TemporaryDirectory() as folder:
+        figures = trials.measure(Cluster(json.loads(shown.stdout)), Path(folder))
+    record(figures)
+    for one in figures:
+        print(f"{one.name}: {one.value:g} {one.unit}, baseline {one.baseline}, ratio {one.ratio}")
+
+
+if __name__ == "__main__":
+    main()

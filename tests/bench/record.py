@@ -1,0 +1,102 @@
+"""Figures: appended to ``build/bench.json``, shown in ``docs/benchmarks.md``.
+
+Each has a baseline from the same run: machines are shared and noisy, ratios hold and absolute times do not.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+BENCH_JSON = REPOSITORY / "build" / "bench.json"
+DOCUMENT = REPOSITORY / "docs" / "benchmarks.md"
+
+
+@dataclass(frozen=True)
+class Figure:
+    name: str
+    value: float
+    unit: str
+    baseline: float | None
+    ratio: float | None
+    commit: str
+    cluster: str
+    command: str = ""
+    note: str = ""
+
+
+def figure(name: str, value: float, unit: str, *, baseline: float | None = None, command: str, note: str = "") -> Figure:
+    """A figure of this commit on this machine; ``ratio`` is value / baseline."""
+    return Figure(
+        name=name,
+        value=round(value, 4),
+        unit=unit,
+        baseline=None if baseline is None else round(baseline, 4),
+        ratio=None if not baseline else round(value / baseline, 3),
+        commit=subprocess.run(
+            ["git", "rev-parse", "--short", "HEAD"], cwd=REPOSITORY, capture_output=True, text=True, check=True
+        ).stdout.strip(),
+        cluster=f"local, {os.cpu_count()} cores, Linux {platform.release().split('-')[0]}",
+        command=command,
+        note=note,
+    )
+
+
+def _commit() -> str:
+    shown = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    return shown.stdout.strip()
+
+
+def record(figures: list[Figure]) -> None:
+    """Append to the JSON file and rewrite the document with the newest figure of each name."""
+    BENCH_JSON.parent.mkdir(exist_ok=True)
+    known = json.loads(BENCH_JSON.read_text()) if BENCH_JSON.exists() else []
+    BENCH_JSON.write_text(json.dumps(known + [asdict(one) for one in figures], indent=1) + "\n")
+    rows = _document_rows() | {one.name: one for one in figures}
+    DOCUMENT.write_text(_render(list(rows.values())))
+
+
+_HEAD = """# Benchmarks
+
+Every figure comes from a run of its command; the baseline was measured in the same run. Machines are shared and noisy: compare ratios.
+
+| figure | value | unit | baseline | ratio | commit | machine | command | note |
+|---|---|---|---|---|---|---|---|---|
+"""
+
+
+def _render(figures: list[Figure]) -> str:
+    lines = [
+        f"| {one.name} | {one.value:g} | {one.unit} | {'-' if one.baseline is None else format(one.baseline, 'g')} "
+        f"| {'-' if one.ratio is None else one.ratio} | {one.commit} | {one.cluster} | `{one.command}` | {one.note} |"
+        for one in sorted(figures, key=lambda one: one.name)
+    ]
+    return _HEAD + "\n".join(lines) + "\n"
+
+
+def _document_rows() -> dict[str, Figure]:
+    """Figures that the document already shows, so that one benchmark alone can be repeated."""
+    if not DOCUMENT.exists():
+        return {}
+    found = {}
+    for line in DOCUMENT.read_text().splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split(" | ")] if line.startswith("| ") else []
+        if len(cells) == 9 and cells[0] != "figure":
+            name, value, unit, baseline, ratio, commit, cluster, command, note = cells
+            found[name] = Figure(
+                name,
+                float(value),
+                unit,
+                None if baseline == "-" else float(baseline),
+                None if ratio == "-" else float(ratio),
+                commit,
+                cluster,
+                command.strip("`"),
+                note,
+            )
+    return found
