@@ -57,6 +57,8 @@ class PlannedTask:
     loose_files: bool = False
     """``environment/`` has files and the image is ready-made: they are uploaded."""
     compose: bool = False
+    extra_scoring: bool = False
+    """The Task names metrics or views beside the verifier's rewards."""
     refusal: Refusal | None = None
 
 
@@ -175,6 +177,8 @@ def _unsupported(task: PlannedTask) -> str | None:
         return "has no image: build it, push it, and set [environment].docker_image in task.toml"
     if environment.tpu is not None:
         return "[environment].tpu is not supported by this version"
+    if task.extra_scoring:
+        return "metrics and views of a Task are not supported by this version: remove them from its spec"
     if (reason := _network_unsupported(config)) is not None:
         return reason
     if any(artifact.service not in (None, "main") for artifact in config.artifacts):
@@ -265,6 +269,7 @@ def _task_to_json(task: PlannedTask) -> dict[str, Any]:
         "checksum": task.checksum,
         "looseFiles": task.loose_files,
         "compose": task.compose,
+        "extraScoring": task.extra_scoring,
         "config": config_to_json(task.config),
         "refusal": {"reason": task.refusal.reason.value, "message": task.refusal.message} if task.refusal else None,
     }
@@ -282,5 +287,6 @@ def _task_from_json(body: Mapping[str, Any]) -> PlannedTask:
         config=TaskConfig.model_validate(body["config"]),
         loose_files=body["looseFiles"],
         compose=body["compose"],
+        extra_scoring=body["extraScoring"],
         refusal=Refusal(Reason(refusal["reason"]), refusal["message"]) if refusal else None,
     )

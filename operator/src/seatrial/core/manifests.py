@@ -328,6 +328,12 @@ def _volumes(settings: PodSettings) -> list[dict[str, Any]]:
     return [{"name": name, "emptyDir": {"sizeLimit": size}} for name, size in sizes.items()]
 
 
+def volume_limits(settings: PodSettings) -> dict[str, int]:
+    """Bytes by mount path of the volumes that the environment can fill, for the runner's watch."""
+    size = int(Quantity(settings.logs_volume).amount)
+    return dict.fromkeys((contract.LOGS_AGENT, contract.LOGS_VERIFIER, contract.LOGS_ARTIFACTS), size)
+
+
 def _placement(spec: EvalJobSpec) -> dict[str, Any]:
     pod = spec.pod
     gone = [

@@ -34,6 +34,8 @@ from seatrial.core.rows import TrialError
 from seatrial.harbor_errors import error_policy
 
 CANCELLED_ERROR: Final = "CancelledError"
+INTERRUPTED: Final = "Interrupted"
+"""Reason in a verdict that was written after SIGTERM."""
 
 
 class Limits(NamedTuple):
@@ -138,14 +140,14 @@ def derive(
         if found is None:
             return Unclear(missing)
         return judge(found.verdict, overrides) if found.verdict is not None else missing
-    if verdict is not None and not _is_cancelled(verdict):
+    if verdict is not None and not _is_stopped(verdict):
         return judge(verdict, overrides)
 
     state: Judgement | Waiting | None = _stage_failure(pod) or _pod_failure(pod, gone=gone) or _start_failure(pod)
     if state is None:
         state = _waiting(pod, now=now, limits=limits) if not gone else None
     if state is None:
-        state = _end_without_verdict(pod, gone=gone, note=note, cancelled=verdict)
+        state = _end_without_verdict(pod, gone=gone, note=note, stopped=verdict)
     if isinstance(state, Judgement) and found is None and _verifier_ran(pod):
         return Unclear(state)
     return state or Running()
@@ -161,7 +163,7 @@ def judge(verdict: Verdict, overrides: Mapping[str, Mapping[str, bool]]) -> Judg
     valid = bool(rewards) and is_valid_reward(error["type"], overrides)
     return Judgement(
         rewards=rewards,
-        error=TrialError(type=error["type"], harbor=error["type"], cause=error["cause"], message=error["message"]),
+        error=TrialError(type=error.get("reason", error["type"]), harbor=error["type"], cause=error["cause"], message=error["message"]),
         valid=valid,
         # A valid result is never run again, whatever the table says about its error.
         budget=Budget.NONE if valid else verdict_budget(error["type"], overrides),
@@ -204,6 +206,8 @@ def read_result(body: Mapping[str, Any], *, trial: str, retry: int, sha256: str)
             cause=cause if cause in CAUSES else _cause_of(name),
             message=str(exception.get("exception_message", ""))[:ERROR_MESSAGE_CHARS],
         )
+        if isinstance(extra.get("reason"), str):
+            error["reason"] = extra["reason"][:100]
     return Verdict(
         trial=trial,
         retry=retry,
@@ -212,10 +216,10 @@ def read_result(body: Mapping[str, Any], *, trial: str, retry: int, sha256: str)
         error=error,
         stored=True,
         result_sha256=sha256,
-        logs_sha256=None,
+        logs_sha256=logs if isinstance(logs := extra.get("logs_sha256"), str) and re.fullmatch(r"[0-9a-f]{64}", logs) else None,
         seconds={},
         tampered=extra.get("tampered") is True,
-        leftover_processes=extra["leftover"] if type(extra.get("leftover")) is int else 0,
+        leftover_processes=extra["leftover_processes"] if type(extra.get("leftover_processes")) is int else 0,
     )
 
 
@@ -242,8 +246,10 @@ def _verdict(pod: PodView, *, trial: str, retry: int) -> tuple[Verdict | None, s
     return verdict, ""
 
 
-def _is_cancelled(verdict: Verdict) -> bool:
-    return verdict.error is not None and verdict.error["type"] == CANCELLED_ERROR
+def _is_stopped(verdict: Verdict) -> bool:
+    """The runner was told to stop: it does not know why, the Pod does."""
+    error = verdict.error
+    return error is not None and (error["type"] == CANCELLED_ERROR or error.get("reason") == INTERRUPTED)
 
 
 def _verifier_ran(pod: PodView) -> bool:
@@ -436,7 +442,7 @@ def _after(
 # --- 5: the end without a verdict ----------------------------------------------------------------------------------------------------
 
 
-def _end_without_verdict(pod: PodView, *, gone: bool, note: str, cancelled: Verdict | None) -> Judgement | None:
+def _end_without_verdict(pod: PodView, *, gone: bool, note: str, stopped: Verdict | None) -> Judgement | None:
     verifier = pod.container(VERIFIER)
     ended = verifier is not None and verifier.phase == "terminated"
     if not (gone or pod.is_terminal or ended):
@@ -448,9 +454,9 @@ def _end_without_verdict(pod: PodView, *, gone: bool, note: str, cancelled: Verd
         if item is not None and item.phase == "terminated" and item.reason == "OOMKilled":
             # NB: with cgroup v1 the reason comes with exit code 0, because only one process was killed.
             return failure(Reason.OOM_KILLED, f"container {name} was killed for memory (exit {item.exit_code}); raise its memory")
-    if cancelled is not None and not (gone or pod.deleting or pod.is_terminal):
+    if stopped is not None and not (gone or pod.deleting or pod.is_terminal):
         return None  # SIGTERM reached the verifier first: the Pod's own end says why
-    if verifier is not None and ended and cancelled is None:
+    if verifier is not None and ended and stopped is None:
         if verifier.exit_code in (137, 143) and not pod.deleting:
             return failure(Reason.CONTAINER_KILLED, f"container verifier was killed (exit {verifier.exit_code})")
         if not pod.deleting:
@@ -458,6 +464,6 @@ def _end_without_verdict(pod: PodView, *, gone: bool, note: str, cancelled: Verd
             return failure(Reason.VERDICT_MISSING, text)
     if gone or pod.deleting:
         return failure(Reason.POD_DELETED, f"Pod {pod.name} was deleted before its result was stored")
-    if cancelled is not None:
+    if stopped is not None:
         return failure(Reason.CONTAINER_KILLED, "the containers were stopped from outside")
     return failure(Reason.VERDICT_MISSING, note or "the Pod ended without a verdict")

@@ -147,8 +147,10 @@ def timeouts(task: PlannedTask, spec: EvalJobSpec) -> TimeoutsInput:
     )
 
 
-def build_input(plan: FrozenPlan, spec: EvalJobSpec, trial: Trial, *, retry: int, agent_version: str) -> TrialInput:
-    """The input of one Pod.
+def build_input(
+    plan: FrozenPlan, spec: EvalJobSpec, trial: Trial, *, retry: int, agent_version: str, limits_bytes: Mapping[str, int]
+) -> TrialInput:
+    """The input of one Pod; ``limits_bytes`` are the sizes of the environment's volumes by mount path.
 
     Raises:
         MissingVariable: a template without a source and without a default.
@@ -217,6 +219,7 @@ def build_input(plan: FrozenPlan, spec: EvalJobSpec, trial: Trial, *, retry: int
         timeouts=limits,
         error_policy=error_overrides(spec),
         config=_trial_config(plan, spec, trial, task),
+        limits=dict(limits_bytes),
     )
 
 

@@ -1,0 +1,180 @@
+"""Resolve what an EvalJob names and freeze it: references -> revisions -> ``plan.json``.
+
+Nothing of a Task or Taskset is read again afterwards. The decision itself is ``core.frozen.build_plan``, which needs no cluster.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from seatrial.api.evaljob import EvalJob
+from seatrial.api.names import TASKSET
+from seatrial.api.reasons import ConditionType, Reason
+from seatrial.core import naming
+from seatrial.core.frozen import FrozenPlan, PlannedTask, PlanRefused, Submission, build_plan, decode_plan, encode_plan
+from seatrial.core.manifests import url_seconds
+from seatrial.core.status import Frozen, condition_of
+from seatrial.effects.aiostore import AsyncStore
+from seatrial.effects.references import LATEST, NotYet, Objects, Ref, check_namespace, parse_ref
+from seatrial.effects.revisions import RevisionMismatch, Revisions
+from seatrial.effects.settings import Settings
+from seatrial.effects.store import MAX_EXPIRES_SECONDS
+from seatrial.effects.taskset_pin import Member, Pinner
+from seatrial.errors import AlreadyExists, NotFound
+from seatrial.taskpkg.model import TaskConfig
+
+PLAN_BYTES: Final = 512 * 1024 * 1024
+READS: Final = 16
+
+
+class Loaded(NamedTuple):
+    plan: FrozenPlan
+    frozen: Frozen
+
+
+class Planner:
+    """Makes and loads frozen plans."""
+
+    def __init__(self, store: AsyncStore, revisions: Revisions, objects: Objects, pinner: Pinner, settings: Settings) -> None:
+        self._store, self._revisions, self._objects, self._pinner, self._settings = store, revisions, objects, pinner, settings
+
+    async def freeze(self, job: EvalJob) -> Loaded:
+        """Plan a job; if a plan of it is stored already, that one is the job's plan.
+
+        Raises:
+            NotYet: a reference may come to resolve by itself.
+            PlanRefused: the spec has to be changed.
+            Unavailable, Forbidden, DiskFull: the store or the API.
+        """
+        meta = job.metadata
+        key = naming.plan_key(naming.job_prefix(meta.namespace, meta.name, meta.uid))
+        try:
+            # A crash between the plan and the status that names it: the Tasks may have changed since.
+            return await self._read(key)
+        except NotFound:
+            pass
+        members, taskset = await self._members(job)
+        tasks = await self._tasks(members)
+        plan = build_plan(
+            Submission(namespace=meta.namespace, job=meta.name, uid=meta.uid, created_at=meta.creation_timestamp),
+            job.spec,
+            members=tasks,
+            taskset=taskset,
+            max_trials=self._settings.max_trials,
+        )
+        self._check_lifetimes(plan, job)
+        data = encode_plan(plan)
+        try:
+            await self._store.put_new(key, data)
+        except AlreadyExists:
+            return await self._read(key)
+        return Loaded(plan, _frozen(key, data, plan))
+
+    async def load(self, frozen: Frozen) -> Loaded:
+        """The plan that the status names.
+
+        Raises:
+            PlanRefused: PlanCorrupt, it is gone or another one.
+            Unavailable, Forbidden: the store.
+        """
+        try:
+            loaded = await self._read(frozen.key)
+        except NotFound as error:
+            raise PlanRefused(Reason.PLAN_CORRUPT, f"{frozen.key} is not in the object store any more: submit the job again") from error
+        if loaded.frozen.sha256 != frozen.sha256:
+            raise PlanRefused(Reason.PLAN_CORRUPT, f"{frozen.key} does not have the sha256 in status.plan: submit the job again")
+        return loaded
+
+    async def _read(self, key: str) -> Loaded:
+        data = await self._store.get(key, max_bytes=PLAN_BYTES)
+        plan = await asyncio.to_thread(decode_plan, data)
+        return Loaded(plan, _frozen(key, data, plan))
+
+    async def _members(self, job: EvalJob) -> tuple[Sequence[Member], str | None]:
+        namespace, spec = job.metadata.namespace, job.spec
+        if spec.tasks is not None:
+            refs = [parse_ref(text, namespace=namespace) for text in spec.tasks]
+            return await self._pinner.resolve(refs, namespace=namespace), None
+        if spec.taskset is None:
+            raise PlanRefused(Reason.UNSUPPORTED, "spec.rescore is not supported by this version: name a taskset or tasks")
+        ref = parse_ref(spec.taskset, namespace=namespace)
+        check_namespace(ref.namespace, namespace=namespace, settings=self._settings, text=spec.taskset)
+        body = await self._objects.get(TASKSET, ref.namespace, ref.name)
+        if body is None:
+            message = f"Taskset {ref.namespace}/{ref.name} does not exist: publish it, or correct spec.taskset"
+            raise NotYet(Reason.TASKSET_NOT_FOUND, message)
+        key, sha256, digest = await self._manifest(ref, body)
+        return await self._pinner.read_members(key, sha256), f"{ref.namespace}/{ref.name}#{digest}"
+
+    async def _manifest(self, ref: Ref, body: Mapping[str, Any]) -> tuple[str, str, str]:
+        """Key and sha256 of the manifest of the named revision, and its digest."""
+        status = body.get("status") or {}
+        if ref.fragment in (LATEST, status.get("digest")):
+            pinned = condition_of(status, ConditionType.PINNED)
+            current = status.get("observedGeneration") == body["metadata"].get("generation")
+            if pinned is None or not current or pinned["status"] != "True":
+                why = pinned["message"] if pinned is not None and current else "not pinned yet"
+                raise NotYet(Reason.TASKSET_NOT_PINNED, f"Taskset {ref.namespace}/{ref.name}: {why}")
+            return status["manifest"]["ref"], status["manifest"]["sha256"], status["digest"]
+        try:
+            if ref.is_digest:
+                revision = await self._revisions.find(ref.namespace, "taskset", ref.name, ref.fragment)
+            else:
+                number = (status.get("tags") or {}).get(ref.fragment)
+                if number is None:
+                    known = ", ".join(sorted(status.get("tags") or {})) or "none"
+                    raise NotFound(f"has no revision tagged {ref.fragment!r} (known tags: {known})")
+                revision = await self._revisions.read(ref.namespace, "taskset", ref.name, int(number))
+        except (NotFound, RevisionMismatch) as error:
+            raise NotYet(Reason.REVISION_NOT_FOUND, f"Taskset {ref.namespace}/{ref.name}: {error}") from error
+        manifest = revision.document["manifest"]
+        return manifest["key"], manifest["sha256"], revision.digest
+
+    async def _tasks(self, members: Sequence[Member]) -> list[PlannedTask]:
+        slots = asyncio.Semaphore(READS)
+
+        async def one(member: Member) -> PlannedTask:
+            async with slots:
+                return await self._task(member)
+
+        return list(await asyncio.gather(*(one(member) for member in members)))
+
+    async def _task(self, member: Member) -> PlannedTask:
+        namespace, _, name = member.ref.partition("#")[0].partition("/")
+        try:
+            revision = await self._revisions.read(namespace, "task", name, member.revision)
+        except (NotFound, RevisionMismatch) as error:
+            raise PlanRefused(Reason.REVISION_NOT_FOUND, f"member {member.ref}: {error}; publish it again") from error
+        if revision.digest != member.digest:
+            raise PlanRefused(Reason.REVISION_NOT_FOUND, f"member {member.ref}: revision {member.revision} has another digest")
+        content, facts = revision.document["content"], revision.document["facts"]
+        return PlannedTask(
+            id=content["nativeTaskId"],
+            ref=member.ref,
+            revision=revision.number,
+            archive_key=facts["archive"],
+            archive_sha256=content["source"]["sha256"],
+            checksum=content["harborHash"],
+            config=TaskConfig.model_validate(revision.document["config"]),
+            loose_files=facts["looseFiles"],
+            compose=facts["compose"],
+            extra_scoring=bool(content["metrics"] or content["views"]),
+        )
+
+    def _check_lifetimes(self, plan: FrozenPlan, job: EvalJob) -> None:
+        """Presigned URLs end after seven days; a trial that may run longer would lose its result."""
+        pods = self._settings.pods()
+        for task in plan.tasks:
+            if (seconds := url_seconds(task, job.spec, pods)) > MAX_EXPIRES_SECONDS:
+                hours = seconds // 3600
+                message = (
+                    f"a trial of task {task.id} may take {hours} hours, presigned URLs live for 168: lower spec.timeouts or task.toml's"
+                )
+                raise PlanRefused(Reason.URL_LIFETIME_TOO_SHORT, message)
+
+
+def _frozen(key: str, data: bytes, plan: FrozenPlan) -> Frozen:
+    return Frozen(key=key, sha256=hashlib.sha256(data).hexdigest(), tasks=len(plan.tasks), trials=len(plan.trials))

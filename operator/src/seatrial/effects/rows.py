@@ -1,0 +1,231 @@
+"""Rows in the object store: numbered shards that are written once, and the tables at the end.
+
+Why numbers with conditional puts: two writers cannot both append shard 7, so a leader that was replaced finds out at its next commit and
+reads what the other wrote. Every hundredth shard a base takes the place of all before it, which bounds the reads of a restart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+import re
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from seatrial.api.evaljob import EvalJobSpec
+from seatrial.contract import RESULT_BYTES, ContractBroken, verify_result
+from seatrial.core import naming, rows
+from seatrial.core.frozen import FrozenPlan, config_to_json
+from seatrial.core.rows import Row
+from seatrial.core.status import job_summary
+from seatrial.core.trial import Found, read_result
+from seatrial.effects.aiostore import AsyncStore
+from seatrial.errors import AlreadyExists, NotFound
+
+log = logging.getLogger(__name__)
+
+SHARD_BYTES: Final = 256 * 1024 * 1024
+BASE_EVERY: Final = 100
+READS: Final = 16
+
+_SHARD: Final = re.compile(r"(\d{8})\.jsonl")
+_BASE: Final = re.compile(r"base-(\d{8})\.jsonl")
+
+
+class LostRace(Exception):
+    """Somebody else appended: read the rows again before anything is decided."""
+
+
+class RowLog:
+    """The rows of one job: what is committed, and where the next shard goes."""
+
+    def __init__(self, store: AsyncStore, prefix: str) -> None:
+        self._store, self._prefix = store, prefix
+        self._next = 0
+        self._rows: list[Row] = []
+        self.by_trial: dict[str, tuple[Row, ...]] = {}
+
+    async def load(self) -> None:
+        """Read the newest base and the shards after it.
+
+        Raises:
+            Unavailable, Forbidden: the store; nothing is changed then.
+        """
+        folder = naming.rows_prefix(self._prefix)
+        names = [entry.key.removeprefix(folder) for entry in await self._store.list(folder)]
+        base = max((int(match[1]) for name in names if (match := _BASE.fullmatch(name))), default=-1)
+        numbers = sorted(int(match[1]) for name in names if (match := _SHARD.fullmatch(name)) and int(match[1]) > base)
+        keys = [f"{folder}base-{base:08d}.jsonl"] if base >= 0 else []
+        keys += [naming.rows_key(self._prefix, number) for number in numbers]
+        slots = asyncio.Semaphore(READS)
+
+        async def read(key: str) -> tuple[Row, ...]:
+            async with slots:
+                return rows.from_lines(await self._store.get(key, max_bytes=SHARD_BYTES))
+
+        shards = await asyncio.gather(*(read(key) for key in keys))
+        self._rows = [row for shard in shards for row in shard]
+        self._next = max([base, *numbers], default=-1) + 1
+        self.by_trial = rows.by_trial(self._rows)
+
+    async def append(self, new: Sequence[Row]) -> None:
+        """Commit rows as the next shard.
+
+        Raises:
+            LostRace: the shard's number was taken; call ``load``.
+            Unavailable, Forbidden, DiskFull: the store; nothing is known about the outcome, and the same call may be repeated.
+        """
+        try:
+            await self._store.put_new(naming.rows_key(self._prefix, self._next), rows.to_lines(new), content_type="application/x-ndjson")
+        except AlreadyExists as error:
+            raise LostRace from error
+        number, self._next = self._next, self._next + 1
+        self._rows.extend(new)
+        touched = {row.trial for row in new}
+        known = [row for trial in touched for row in self.by_trial.get(trial, ())]
+        self.by_trial.update(rows.by_trial([*known, *new]))
+        if self._next % BASE_EVERY == 0:
+            key = f"{naming.rows_prefix(self._prefix)}base-{number:08d}.jsonl"
+            kept = [row for trial in self.by_trial.values() for row in trial]
+            await self._store.put(key, rows.to_lines(kept), content_type="application/x-ndjson")
+
+
+class ResultFinder:
+    """Looks for committed results of retries whose Pods have no verdict."""
+
+    def __init__(self, store: AsyncStore, prefix: str, key: bytes) -> None:
+        self._store, self._prefix, self._key = store, prefix, key
+
+    async def touched(self) -> dict[tuple[str, int], bool]:
+        """All retries of which the store holds something, in one listing: True where ``result.json`` is there."""
+        found: dict[tuple[str, int], bool] = {}
+        for entry in await self._store.list(naming.trials_prefix(self._prefix)):
+            parsed = naming.parse_trial_object(self._prefix, entry.key)
+            if parsed is not None:
+                trial, retry, name = parsed
+                found[trial, retry] = found.get((trial, retry), False) or name == "result.json"
+        return found
+
+    async def find(self, trial: str, retry: int) -> Found:
+        """The result of one retry; one without a valid signature does not count.
+
+        Raises:
+            Unavailable, Forbidden: the store; ask again.
+        """
+        key = naming.result_key(self._prefix, trial, retry)
+        try:
+            data = await self._store.get(key, max_bytes=RESULT_BYTES)
+        except NotFound:
+            return Found(None)
+        return read_found(data, key=self._key, trial=trial, retry=retry)
+
+
+def read_found(data: bytes, *, key: bytes, trial: str, retry: int) -> Found:
+    """What a stored ``result.json`` says."""
+    try:
+        body = verify_result(data, key)
+        verdict = read_result(body, trial=trial, retry=retry, sha256=hashlib.sha256(data).hexdigest())
+    except ContractBroken as error:
+        log.warning("result without value", extra={"trial": trial, "retry": retry, "reason": str(error)})
+        return Found(None, note=f"result.json does not count: {error}", touched=True)
+    return Found(verdict, touched=True)
+
+
+class Saved(NamedTuple):
+    """Where the tables are."""
+
+    summary_key: str
+
+
+async def save_results(store: AsyncStore, plan: FrozenPlan, spec: EvalJobSpec, log_: RowLog, *, prefix: str) -> Saved:
+    """Write the tables of an ended job; their bytes depend on the plan and the rows alone, so a repetition changes nothing.
+
+    ``summary.json`` comes last: where it is, everything else is.
+
+    Raises:
+        Unavailable, Forbidden, DiskFull: the store; the call may be repeated.
+    """
+    tables = build_tables(plan, spec, log_.by_trial)
+    *others, last = tables.items()
+    await asyncio.gather(*(store.put(f"{prefix}{name}", data, content_type=_type(name)) for name, data in others))
+    await store.put(f"{prefix}{last[0]}", last[1])
+    return Saved(f"{prefix}summary.json")
+
+
+def build_tables(plan: FrozenPlan, spec: EvalJobSpec, by_trial: dict[str, tuple[Row, ...]]) -> dict[str, bytes]:
+    """File name -> content, ``summary.json`` last."""
+    final = [by_trial[trial.name][-1] for trial in plan.trials if trial.name in by_trial]
+    summary = job_summary(final, spec)
+    scored = [row for row in final if row.outcome == "scored"]
+    trials, scores = [], []
+    for trial in plan.trials:
+        if trial.name not in by_trial:
+            continue
+        *earlier, row = by_trial[trial.name]
+        body = {"task": trial.key.task, "agent": trial.key.agent, "attempt": trial.key.attempt, **rows.to_json(row)}
+        if row.stored:
+            body["result"] = naming.result_key("", row.trial, row.retry)
+        if earlier:
+            body["retries"] = [rows.to_json(item) for item in earlier]
+        trials.append(body)
+        if row.outcome == "scored":
+            for name, value in sorted((row.rewards or {}).items()):
+                scores.append({"trial": row.trial, "task": trial.key.task, "attempt": trial.key.attempt, "name": name, "value": value})
+    errors: dict[str, list[str]] = {}
+    for row in final:
+        if row.error is not None:
+            errors.setdefault(row.error.type, []).append(row.trial)
+    values: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    for item in scores:
+        entry = {"trial": item["trial"], "value": item["value"]}
+        values.setdefault(str(item["task"]), {}).setdefault(str(item["name"]), []).append(entry)
+    counts = {name: sum(row.outcome == name for row in final) for name in ("scored", "errored", "cancelled")}
+    metadata = {
+        "schema": 1,
+        "job": {"namespace": plan.namespace, "name": plan.job, "uid": plan.uid, "createdAt": plan.created_at},
+        "taskset": plan.taskset,
+        "spec": plan.spec,
+    }
+    tasks = [
+        {"id": task.id, "ref": task.ref, "revision": task.revision, "checksum": task.checksum, "config": config_to_json(task.config)}
+        for task in plan.tasks
+    ]
+    document = {
+        "schema": 1,
+        "job": metadata["job"],
+        "task_count": len(plan.tasks),
+        "trial_count": len(plan.trials),
+        "score_count": len(scored),
+        "error_count": sum(row.error is not None for row in final),
+        "trials": {"total": len(plan.trials), **counts, "retried": sum(len(items) - 1 for items in by_trial.values())},
+        "primary": summary.primary,
+        "scores": [{"name": item.name, "value": item.value, "count": item.count, "missing": item.missing} for item in summary.scores],
+        "coverage": [
+            {"name": item.name, "total": item.total, "scored": item.scored, "failed": item.failed, "missing": item.missing}
+            for item in summary.coverage
+        ],
+        "task_values": values,
+        "error_trials": errors,
+        "tampered": sorted(row.trial for row in final if row.tampered),
+    }
+    return {
+        "metadata.json": _document(metadata),
+        "tasks.jsonl": _lines(tasks),
+        "trials.jsonl": _lines(trials),
+        "scores.jsonl": _lines(scores),
+        "summary.json": _document(document),
+    }
+
+
+def _document(body: object) -> bytes:
+    return json.dumps(body, sort_keys=True, indent=1).encode() + b"\n"
+
+
+def _lines(items: Sequence[object]) -> bytes:
+    return b"".join(json.dumps(item, sort_keys=True, separators=(",", ":")).encode() + b"\n" for item in items)
+
+
+def _type(name: str) -> str:
+    return "application/json" if name.endswith(".json") else "application/x-ndjson"

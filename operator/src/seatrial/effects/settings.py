@@ -1,0 +1,190 @@
+"""The operator's configuration: one frozen value, read from ``SEATRIAL_*`` once and passed on as an argument."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import socket
+import typing
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Final
+
+from seatrial.core.manifests import PodSettings
+from seatrial.core.trial import Limits
+from seatrial.effects.store import StoreSettings
+from seatrial.errors import InvalidSpec
+
+PREFIX: Final = "SEATRIAL_"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Fields carry their unit in the name; a variable is ``SEATRIAL_`` and the field's name in capitals."""
+
+    s3_endpoint: str
+    """URL of the object store as the operator reaches it."""
+    s3_bucket: str
+    s3_access_key: str = field(repr=False)
+    s3_secret_key: str = field(repr=False)
+    s3_region: str = "us-east-1"
+    """Always set: without a region each presigning would ask the server."""
+    s3_session_token: str | None = field(default=None, repr=False)
+    s3_presign_endpoint: str | None = None
+    """URL of the object store as trial Pods reach it; None: the same. Signatures cover the host."""
+    s3_path_style: bool = True
+    s3_ca: str | None = None
+    s3_concurrency: int = 16
+    """Calls at a time; each takes a thread."""
+    signing_secret: str | None = field(default=None, repr=False)
+    """Source of the jobs' signing keys; None: derived from the store's secret key. When it changes, results of running jobs whose Pods
+    vanish are no longer believed."""
+
+    runner_image: str = "seatrial-runner:dev"
+    image_pull_policy: str = "IfNotPresent"
+    unlimited_seconds: int = 5 * 24 * 3600
+    """Deadline of Pods whose agent has no limit. Presigned URLs live for seven days at most."""
+    environment_cpu: str = "50m"
+    """Requests of environments whose task does not say; small, so that a laptop runs several."""
+    environment_memory: str = "64Mi"
+    runner_cpu: str = "10m"
+    runner_memory: str = "32Mi"
+    runner_memory_limit: str = "512Mi"
+    task_volume: str = "8Gi"
+    logs_volume: str = "1Gi"
+    tmp_volume: str = "1Gi"
+
+    namespaces: tuple[str, ...] = ()
+    """Namespaces to watch; empty means the whole cluster."""
+    shared_namespaces: tuple[str, ...] = ()
+    """Namespaces whose Tasks, Tasksets and archives objects of other namespaces may refer to."""
+    kubeconfig: str | None = None
+    """File to use outside a cluster."""
+    context: str | None = None
+    lease_namespace: str = ""
+    """Empty: the operator's own namespace, else the first of ``namespaces``, else ``default``."""
+    lease_name: str = "seatrial-operator"
+    lease_duration_seconds: float = 15.0
+    """How long a silent leader is believed. Above renew_deadline_seconds; loop stalls of 2 s were measured."""
+    renew_deadline_seconds: float = 10.0
+    """A leader that could not renew for this long ends its process."""
+    lease_retry_seconds: float = 2.0
+    identity: str = ""
+    """Empty: host name and a random part, made at process start."""
+
+    listen_host: str = "0.0.0.0"
+    listen_port: int = 8080
+    workers: int = 4
+    """Reconcile passes at a time."""
+    write_rate: float = 20.0
+    """Writing API requests per second; no Python client limits itself."""
+    write_burst: int = 50
+    request_concurrency: int = 32
+    """Requests at a time; HTTP/1.1 needs a connection for each."""
+    status_interval_seconds: float = 2.0
+    """At most one status write per running job in this time."""
+    pass_interval_seconds: float = 1.0
+    """Longest pause between passes of one job under a stream of events; small jobs are looked at more often."""
+    resync_jobs_seconds: float = 60.0
+    """LIST of our objects beside Kopf's watch, because a watcher may die silently."""
+    resync_pods_seconds: float = 600.0
+    reference_grace_seconds: float = 30.0
+    """A reference that does not resolve may be applied a moment later in the same command."""
+    verify_concurrency: int = 2
+    """Archives verified at a time."""
+    verify_max_mib: int = 256
+    """Larger archives are not verified by the operator."""
+    max_trials: int = 100_000
+    """Largest job that is planned."""
+    image_grace_seconds: float = 120.0
+    image_wait_seconds: float = 900.0
+    config_grace_seconds: float = 60.0
+    start_seconds: float = 600.0
+    log_level: str = "INFO"
+    stop_seconds: float = 25.0
+    """The process ends itself this long after SIGTERM; below the Pod's grace period of 30 s."""
+
+    def store(self) -> StoreSettings:
+        """What the store client needs."""
+        return StoreSettings(
+            endpoint=self.s3_endpoint,
+            bucket=self.s3_bucket,
+            access_key=self.s3_access_key,
+            secret_key=self.s3_secret_key,
+            region=self.s3_region,
+            session_token=self.s3_session_token,
+            presign_endpoint=self.s3_presign_endpoint,
+            path_style=self.s3_path_style,
+            ca=self.s3_ca,
+        )
+
+    def pods(self) -> PodSettings:
+        """What the builder of trial Pods needs."""
+        return PodSettings(
+            runner_image=self.runner_image,
+            runner_pull_policy=self.image_pull_policy,
+            image_pull_policy=self.image_pull_policy,
+            unlimited_seconds=self.unlimited_seconds,
+            environment_cpu=self.environment_cpu,
+            environment_memory=self.environment_memory,
+            runner_cpu=self.runner_cpu,
+            runner_memory=self.runner_memory,
+            runner_memory_limit=self.runner_memory_limit,
+            task_volume=self.task_volume,
+            logs_volume=self.logs_volume,
+            tmp_volume=self.tmp_volume,
+        )
+
+    def limits(self, *, pending_seconds: float) -> Limits:
+        """How long Pods of a job may wait."""
+        return Limits(
+            pending=pending_seconds,
+            image_grace=self.image_grace_seconds,
+            image_wait=self.image_wait_seconds,
+            config_grace=self.config_grace_seconds,
+            start=self.start_seconds,
+        )
+
+    def job_key(self, job_uid: str) -> bytes:
+        """The job's signing key: the same after a restart, without reading a Secret."""
+        secret = self.signing_secret or hmac.new(self.s3_secret_key.encode(), b"seatrial signing secret", hashlib.sha256).hexdigest()
+        return hmac.new(secret.encode(), f"job {job_uid}".encode(), hashlib.sha256).digest()
+
+    def may_refer(self, namespace: str, other: str) -> bool:
+        """Whether an object of ``namespace`` may refer into ``other``."""
+        return namespace == other or other in self.shared_namespaces
+
+
+def read_settings(environment: Mapping[str, str]) -> Settings:
+    """Settings from environment variables; empty ones count as unset, unknown ones with our prefix are left alone.
+
+    Raises:
+        InvalidSpec: a required variable is missing, or one cannot be read.
+    """
+    values: dict[str, Any] = {}
+    hints = typing.get_type_hints(Settings)
+    for item in fields(Settings):
+        variable = f"{PREFIX}{item.name.upper()}"
+        text = environment.get(variable, "")
+        if text:
+            values[item.name] = _read(variable, text, hints[item.name])
+        elif item.name in ("s3_endpoint", "s3_bucket", "s3_access_key", "s3_secret_key"):
+            raise InvalidSpec(variable, "must be set; the chart writes it from its values")
+    values.setdefault("identity", f"{socket.gethostname()}_{uuid.uuid4()}")
+    return Settings(**values)
+
+
+def _read(variable: str, text: str, kind: Any) -> Any:
+    try:
+        if kind == tuple[str, ...]:
+            return tuple(part.strip() for part in text.split(",") if part.strip())
+        if kind is bool:
+            return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
+        if kind is int:
+            return int(text)
+        if kind is float:
+            return float(text)
+    except (KeyError, ValueError):
+        raise InvalidSpec(variable, f"is not a valid {getattr(kind, '__name__', 'value')}") from None
+    return text

@@ -1,0 +1,194 @@
+"""Verify a Task's archive and publish it as a revision.
+
+Download, sha256, safe extraction and Harbor's own validation run in a worker thread, two at a time; only then is anything published.
+Source: nemo.md 9.4.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from seatrial.api.meta import StatusText
+from seatrial.api.reasons import Reason
+from seatrial.api.task import Task, TaskResources, TaskSummary, TaskTimeouts
+from seatrial.core.frozen import config_to_json
+from seatrial.effects.aiostore import AsyncStore
+from seatrial.effects.revisions import Revision, RevisionMismatch, Revisions
+from seatrial.effects.settings import Settings
+from seatrial.errors import Conflict, Forbidden, NotFound, SeatrialError
+from seatrial.taskpkg.check import check_task
+from seatrial.taskpkg.extract import ArchiveError, extract_archive
+from seatrial.taskpkg.instruction import record_instruction
+from seatrial.taskpkg.model import TaskConfig
+from seatrial.taskpkg.verification import COMPOSE_FILE, DOCKERFILE
+
+PROBLEMS: Final = 5
+"""Faults of a task that its condition names; ``seatrial check`` shows all."""
+MIB: Final = 2**20
+
+
+class Refused(SeatrialError):
+    """The Task as it stands cannot be verified; retried only when its spec changes, except for ``retry``."""
+
+    def __init__(self, reason: Reason, message: str, *, retry: bool = False) -> None:
+        super().__init__(message)
+        self.reason, self.retry = reason, retry
+
+
+class Facts(NamedTuple):
+    """What the archive says."""
+
+    native_id: str
+    checksum: str
+    """Harbor's content digest."""
+    instruction: str | None
+    config: TaskConfig
+    loose_files: bool
+    compose: bool
+
+
+class Verified(NamedTuple):
+    revision: Revision
+    native_id: str
+    summary: TaskSummary
+
+
+class TaskVerifier:
+    """Verifies Tasks, a few at a time."""
+
+    def __init__(self, store: AsyncStore, revisions: Revisions, settings: Settings) -> None:
+        self._store, self._revisions, self._settings = store, revisions, settings
+        self._slots = asyncio.Semaphore(settings.verify_concurrency)
+
+    async def verify(self, task: Task) -> Verified:
+        """Check the archive and publish the content.
+
+        Raises:
+            Refused: with reason and next step.
+            Unavailable: the store does not answer; try again.
+        """
+        source = task.spec.source
+        fileset = source.ref.partition("/")[0]
+        if not self._settings.may_refer(task.metadata.namespace, fileset):
+            message = f"spec.source.ref is in namespace {fileset}, and the operator's configuration does not share it"
+            raise Refused(Reason.CROSS_NAMESPACE, message)
+        key = archive_key(source.ref)
+        async with self._slots:
+            facts = await self._store.run("verify", lambda: self._read(key, source.sha256))
+        wanted = task.spec.native_task_id
+        if wanted is not None and wanted != facts.native_id:
+            message = f"spec.nativeTaskId is {wanted!r}, the archive holds {facts.native_id!r}: correct the one or publish the other"
+            raise Refused(Reason.NATIVE_ID_MISMATCH, message)
+        try:
+            revision = await self._revisions.publish(
+                task.metadata.namespace,
+                "task",
+                task.metadata.name,
+                content=task_content(task, facts),
+                extra={
+                    "config": config_to_json(facts.config),
+                    "facts": {"archive": key, "looseFiles": facts.loose_files, "compose": facts.compose},
+                },
+            )
+        except Conflict as error:
+            raise Refused(Reason.REVISION_CONFLICT, str(error), retry=True) from error
+        except RevisionMismatch as error:
+            raise Refused(Reason.REVISION_CONFLICT, str(error)) from error
+        return Verified(revision, facts.native_id, summarise(facts.config))
+
+    def _read(self, key: str, sha256: str) -> Facts:
+        """In a thread: everything about the archive that has to be known."""
+        store, most = self._store.store, self._settings.verify_max_mib
+        try:
+            size = store.stat(key).size
+            if size > most * MIB:
+                raise Refused(
+                    Reason.ARCHIVE_TOO_LARGE, f"{key} has {size // MIB} MiB, the operator verifies up to {most}: raise verifyMaxMib"
+                )
+            with tempfile.TemporaryDirectory(prefix="seatrial-verify-") as folder, store.open(key) as stream:
+                extracted = extract_archive(stream, Path(folder), sha256=sha256)  # type: ignore[arg-type]
+                return _facts(Path(folder) / extracted.root_name)
+        except NotFound as error:
+            raise Refused(Reason.TASK_ARCHIVE_MISSING, f"{key} is not in the object store: publish the task again") from error
+        except Forbidden as error:
+            raise Refused(Reason.ARCHIVE_ACCESS_DENIED, f"the object store refuses {key}: {error}", retry=True) from error
+        except ArchiveError as error:
+            reason = Reason.TASK_ARCHIVE_CORRUPT if error.kind == "corrupt" else Reason.TASK_ARCHIVE_UNSAFE
+            raise Refused(reason, f"{key}: {error}; publish the task again") from error
+
+
+def _facts(root: Path) -> Facts:
+    checked = check_task(root)
+    faults = [problem for problem in checked.problems if problem.severity == "error"]
+    if not checked.valid or checked.config is None or checked.digest is None:
+        named = "; ".join(f"{problem.file}: {problem.message} ({problem.fix})" for problem in faults[:PROBLEMS])
+        more = f"; and {len(faults) - PROBLEMS} more" if len(faults) > PROBLEMS else ""
+        raise Refused(Reason.INVALID_TASK, f"{named or 'not a Harbor task'}{more}. Run seatrial check")
+    config, environment = checked.config, root / "environment"
+    compose = (environment / COMPOSE_FILE).is_file()
+    instruction = root / "instruction.md"
+    return Facts(
+        native_id=checked.native_id,
+        checksum=checked.digest,
+        instruction=record_instruction(instruction.read_text("utf-8")) if instruction.is_file() else None,
+        config=config,
+        loose_files=not compose
+        and not (environment / DOCKERFILE).is_file()
+        and bool(config.environment.docker_image)
+        and environment.is_dir()
+        and any(environment.iterdir()),
+        compose=compose,
+    )
+
+
+def archive_key(ref: str) -> str:
+    """``namespace/fileset#path`` as a key of the store."""
+    return f"filesets/{ref.replace('#', '/', 1)}"
+
+
+def task_content(task: Task, facts: Facts) -> dict[str, Any]:
+    """What the digest of a revision covers: all that affects execution or grading; not the name, the tags or the projection."""
+    spec = task.spec.raw()
+    return {
+        "source": spec["source"],
+        "nativeTaskId": facts.native_id,
+        "instruction": facts.instruction,
+        "metrics": spec.get("metrics", []),
+        "views": spec.get("views", {}),
+        "metadata": spec.get("metadata", {}),
+        "harborHash": facts.checksum,
+    }
+
+
+def summarise(config: TaskConfig) -> TaskSummary:
+    """The bounded projection for ``status.summary``."""
+    environment = config.environment
+
+    def bounded(value: float | None) -> float | None:
+        return None if value is None or value < 0 else value
+
+    return TaskSummary(
+        image=StatusText.cut(environment.docker_image, 512) if environment.docker_image else None,
+        timeouts=TaskTimeouts(
+            agent=bounded(config.agent.timeout_sec),
+            verifier=bounded(config.verifier.timeout_sec),
+            build=bounded(environment.build_timeout_sec),
+        ),
+        resources=TaskResources(
+            cpus=bounded(environment.cpus), memory_mb=environment.memory_mb, storage_mb=environment.storage_mb, gpus=environment.gpus
+        ),
+        steps=len(config.steps or ()),
+        verifier_mode=config.verifier_mode().value,
+        network=environment.network_mode.value,
+    )
+
+
+def merge_tags(previous: Mapping[str, int], tags: tuple[str, ...], revision: int, *, most: int = 64) -> dict[str, int]:
+    """``status.tags`` after a publication: the spec's tags and ``latest`` point to it, others stay."""
+    merged = {**previous, **dict.fromkeys(tags, revision), "latest": revision}
+    dropped = [tag for tag in merged if tag not in tags and tag != "latest"][: max(0, len(merged) - most)]
+    return {tag: number for tag, number in sorted(merged.items()) if tag not in dropped}
