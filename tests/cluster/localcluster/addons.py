@@ -53,7 +53,9 @@ def netpol_manifests() -> list[dict[str, Any]]:
     ]
     return [
         {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "seatrial:netpol"}, "rules": rules},
-        _cluster_role_binding("seatrial:netpol", subject={"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "seatrial:netpol"}),
+        _cluster_role_binding(
+            "seatrial:netpol", subject={"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "seatrial:netpol"}
+        ),
     ]
 
 
@@ -114,8 +116,14 @@ def dns_manifests() -> list[dict[str, Any]]:
     ]
 
 
-def s3_manifests(*, access_key: str, secret_key: str, data_dir: Path) -> list[dict[str, Any]]:
-    """The S3 server: Service ``s3`` on port 9000 inside, NodePort outside, credentials in Secret ``s3-credentials``."""
+def s3_manifests(*, access_key: str, secret_key: str, data_dir: Path | None) -> list[dict[str, Any]]:
+    """The S3 server: Service ``s3`` on port 9000 inside, NodePort outside, credentials in Secret ``s3-credentials``.
+
+    Args:
+        access_key: of the server's only account.
+        secret_key: of the same.
+        data_dir: folder of the node for the objects, owned by S3_UID; None keeps them as long as the Pod.
+    """
     labels = {"app.kubernetes.io/name": "s3"}
     namespace = {"namespace": S3_NAMESPACE}
     container = {
@@ -137,7 +145,8 @@ def s3_manifests(*, access_key: str, secret_key: str, data_dir: Path) -> list[di
         "securityContext": RESTRICTED,
         "volumeMounts": [{"name": "data", "mountPath": "/data"}, {"name": "tmp", "mountPath": "/tmp"}],
     }
-    volumes = [{"name": "data", "hostPath": {"path": str(data_dir), "type": "Directory"}}, {"name": "tmp", "emptyDir": {}}]
+    data: dict[str, Any] = {"hostPath": {"path": str(data_dir), "type": "Directory"}} if data_dir else {"emptyDir": {}}
+    volumes = [{"name": "data", **data}, {"name": "tmp", "emptyDir": {}}]
     return [
         {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": S3_NAMESPACE}},
         {

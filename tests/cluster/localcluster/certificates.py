@@ -72,7 +72,9 @@ def issue(folder: Path, *, node_ip: str) -> None:
         return
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     elliptic = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-    _request(folder, "ca", None, ["-x509", "-days", str(DAYS), "-extensions", "extensions", *elliptic, "-keyout", "ca.key", "-out", "ca.crt"])
+    _request(
+        folder, "ca", None, ["-x509", "-days", str(DAYS), "-extensions", "extensions", *elliptic, "-keyout", "ca.key", "-out", "ca.crt"]
+    )
     for certificate in certificates(node_ip):
         name = certificate.name
         _request(folder, name, certificate, ["-new", *elliptic, "-keyout", f"{name}.key", "-out", f"{name}.csr"])

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from localcluster import provider as providers
 from localcluster import shell
-from localcluster.images import Builder, archive_of
+from localcluster.kind import KindProvider
+from localcluster.native import NativeProvider
 from localcluster.provider import ComponentStatus, Provider
 from localcluster.settings import S3_BUCKET, S3_REGION, S3_TEST_BUCKET, ClusterError, Settings, load
 
@@ -53,7 +54,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(arguments: argparse.Namespace, settings: Settings) -> int:
-    provider = providers.make(settings, providers.recorded_choice(settings))
+    provider = make_provider(settings, providers.recorded_choice(settings))
     match arguments.command:
         case "up":
             with shell.locked(settings.lock_file), shell.step("cluster is up"):
@@ -71,9 +72,10 @@ def _run(arguments: argparse.Namespace, settings: Settings) -> int:
             print(json.dumps(environment(settings, provider), indent=2))
         case "images":
             with shell.locked(settings.lock_file):
-                give_images(settings, provider, arguments.names)
+                for name, digest in provider.give_images(arguments.names):
+                    print(name, digest)
         case "load":
-            provider.import_images(arguments.archive)
+            provider.load_archive(arguments.archive)
         case "start":
             provider.start(arguments.component)
         case "restart":
@@ -85,21 +87,9 @@ def _run(arguments: argparse.Namespace, settings: Settings) -> int:
     return 0
 
 
-def give_images(settings: Settings, provider: Provider, names: Sequence[str]) -> None:
-    """Build what changed and give the node what it lacks; one line for each image, with its digest."""
-    builder = Builder(settings)
-    built = builder.build(names)
-    on_node = provider.images_on_node()
-    missing = [image for image in built if on_node.get(image.name) != image.digest]
-    if missing:
-        have = provider.blobs_on_node()
-        with (
-            shell.step(f"gave the node {len(missing)} images"),
-            archive_of(builder.store, missing, folder=settings.cache_dir, without=have) as archive,
-        ):
-            provider.import_images(archive)
-    for image in built:
-        print(f"{image.name} {image.digest}")
+def make_provider(settings: Settings, name: str) -> Provider:
+    """The provider of this name."""
+    return KindProvider(settings) if name == "kind" else NativeProvider(settings)
 
 
 def signal_number(name: str) -> int:

@@ -221,7 +221,10 @@ def proxy_config(node: Node) -> dict[str, Any]:
 
 def config_files(node: Node, *, resolv_conf: str) -> dict[Path, str]:
     """All configuration files of the node: path -> text. Certificates must exist."""
-    files = {node.config / f"{user}.kubeconfig": kubeconfig(node, user) for user in ("controller-manager", "scheduler", "kubelet", "proxy", "netpol")}
+    files = {
+        node.config / f"{user}.kubeconfig": kubeconfig(node, user)
+        for user in ("controller-manager", "scheduler", "kubelet", "proxy", "netpol")
+    }
     values: Mapping[Path, dict[str, Any]] = {
         **files,
         node.settings.kubeconfig: kubeconfig(node, "admin"),

@@ -98,13 +98,28 @@ def build(settings: Settings, name: str) -> Path:
             return target
         target.parent.parent.mkdir(parents=True, exist_ok=True)
         with shell.step(f"built {name}"), tempfile.TemporaryDirectory(dir=target.parent.parent, prefix=f".{name}-") as scratch:
-            environ = {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly -buildvcs=false", "GOTOOLCHAIN": "local", "GOWORK": "off"}
+            environ = {
+                **os.environ,
+                "CGO_ENABLED": "0",
+                "GOFLAGS": "-mod=readonly -buildvcs=false",
+                "GOTOOLCHAIN": "local",
+                "GOWORK": "off",
+            }
             made = Path(scratch) / "out" / name
             argv = [go, "build", "-trimpath", "-ldflags", binary.link_flags, "-o", str(made), binary.package]
             shell.run(argv, cwd=folder, env=environ, timeout_seconds=3600)
             shutil.rmtree(target.parent, ignore_errors=True)
             made.parent.rename(target.parent)
     return target
+
+
+def kubectl_script(settings: Settings) -> Path:
+    """A file called kubectl, in a folder for the PATH: the binary picks its role by its first argument."""
+    folder = settings.state_dir / "bin"
+    script, text = folder / "kubectl", f'#!/bin/sh\nexec {build(settings, "kube")} kubectl "$@"\n'
+    if not script.exists() or script.read_text() != text:
+        shell.write(script, text, mode=0o755)
+    return script
 
 
 def find_go(settings: Settings) -> str:

@@ -12,13 +12,13 @@ import os
 import shutil
 import tarfile
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 
 from localcluster import debian, gobuild, imagespec, shell
 from localcluster.imagespec import BASE_IMAGE, Context, Image
-from localcluster.settings import ClusterError, Settings
+from localcluster.settings import Settings
 
 DEBIAN_SUITE = "bookworm"
 BASE_PACKAGES = ("ca-certificates", "python3")
@@ -122,7 +122,7 @@ class Builder:
         Raises:
             ClusterError: a name that no image has, or a build that fails; the message carries the end of its log.
         """
-        wanted = self.select(names)
+        wanted = imagespec.select(self.settings.checkout, names)
         base_key = self.base_key()
         contexts = [self._context(image, base_key) for image in wanted]
         found = [self.store.find(context.image.name, context.key) for context in contexts]
@@ -134,17 +134,10 @@ class Builder:
             self._prune()
             return [self.store.find(context.image.name, context.key) or self._build(context) for context in contexts]
 
-    def select(self, names: Sequence[str]) -> list[Image]:
-        images = [*imagespec.own_images(self.settings.checkout), *imagespec.task_images(self.settings.checkout)]
-        known = {image.name: image for image in images}
-        short = {name.removeprefix(imagespec.LOCAL_PREFIX).partition(":")[0]: name for name in known}
-        unknown = [name for name in names if name not in known and name not in short]
-        if unknown:
-            raise ClusterError(f"no image {', '.join(unknown)}; there are {', '.join(sorted(short))}")
-        return [known[short.get(name, name)] for name in names] if names else images
-
     def base_key(self) -> str:
-        return imagespec.tree_key([], root=Path("/"), facts={"suite": DEBIAN_SUITE, "packages": " ".join(BASE_PACKAGES), "recipe": BASE_RECIPE})
+        return imagespec.tree_key(
+            [], root=Path("/"), facts={"suite": DEBIAN_SUITE, "packages": " ".join(BASE_PACKAGES), "recipe": BASE_RECIPE}
+        )
 
     def _context(self, image: Image, base_key: str) -> Context:
         binaries = {name: gobuild.build(self.settings, name) for name in image.binaries}
@@ -155,7 +148,14 @@ class Builder:
         with shell.step(f"built {image.name}"), tempfile.TemporaryDirectory(prefix="seatrial-build-") as scratch:
             folder = Path(scratch) / "context"
             place(context, folder)
-            argv = ["bud", "--pull=false", "--layers", "--network=host", f"--build-arg=BASE={BASE_IMAGE}", f"--label=seatrial.dev/content={context.key}"]
+            argv = [
+                "bud",
+                "--pull=false",
+                "--layers",
+                "--network=host",
+                f"--build-arg=BASE={BASE_IMAGE}",
+                f"--label=seatrial.dev/content={context.key}",
+            ]
             # Only while building: neither the volume nor the secret leaves a trace in the image.
             argv += ["--volume=/etc/ssl/certs:/etc/ssl/certs:ro"]
             if image.needs_packages:
@@ -168,7 +168,9 @@ class Builder:
     def _publish(self, name: str, key: str) -> Built:
         """Copy an image from buildah's storage to the layout."""
         digest_file = self.folder / ".digest"
-        self._buildah("push", "--disable-compression", "--format=oci", f"--digestfile={digest_file}", name, f"oci:{self.store.layout}:{key}")
+        self._buildah(
+            "push", "--disable-compression", "--format=oci", f"--digestfile={digest_file}", name, f"oci:{self.store.layout}:{key}"
+        )
         built = Built(name=name, key=key, digest=digest_file.read_text().strip())
         digest_file.unlink()
         self.store.add(built)
@@ -241,7 +243,7 @@ PIP_FILES = (Path("/etc/pip.conf"), Path.home() / ".pip" / "pip.conf", Path.home
 
 def pip_configuration(environ: Mapping[str, str], *, files: Sequence[Path]) -> str:
     """The machine's way to the package index as a pip.conf for builds; certificates are those that builds see in /etc/ssl/certs."""
-    options = {}
+    options: dict[str, str] = {}
     for path in files:
         parser = configparser.RawConfigParser()
         with contextlib.suppress(configparser.Error, OSError):
@@ -256,12 +258,3 @@ def pip_configuration(environ: Mapping[str, str], *, files: Sequence[Path]) -> s
     options["cert"] = "/etc/ssl/certs/ca-certificates.crt"
     lines = (f"{name} = {' '.join(value.split())}" for name, value in sorted(options.items()))
     return "\n".join(["[global]", *lines, ""])
-
-
-@contextlib.contextmanager
-def archive_of(store: Store, images: Sequence[Built], *, folder: Path, without: Set[str]) -> Iterator[Path]:
-    """A temporary archive of some images, without the blobs that its receiver has."""
-    with tempfile.TemporaryDirectory(dir=folder, prefix=".import-") as scratch:
-        path = Path(scratch) / "images.tar"
-        store.export(images, path, without=without)
-        yield path

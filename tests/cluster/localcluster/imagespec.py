@@ -52,7 +52,15 @@ def own_images(checkout: Path) -> tuple[Image, ...]:
             "operator/Dockerfile",
             tuple(
                 checkout / name
-                for name in ("operator/Dockerfile", "operator/src", "runner-image/src", "pyproject.toml", "README.md", "LICENSE", "requirements/operator.txt")
+                for name in (
+                    "operator/Dockerfile",
+                    "operator/src",
+                    "runner-image/src",
+                    "pyproject.toml",
+                    "README.md",
+                    "LICENSE",
+                    "requirements/operator.txt",
+                )
             ),
             needs_packages=True,
         ),
@@ -74,9 +82,26 @@ def task_images(checkout: Path) -> tuple[Image, ...]:
                 continue
             image = Image(name, "Dockerfile", (folder,), own_context=True)
             if name in found and tree_key([folder], root=folder) != tree_key(found[name].sources, root=found[name].sources[0]):
-                raise ClusterError(f"{path}: image {name} is also that of {found[name].sources[0].parent}, with other content; name one of them anew")
+                raise ClusterError(
+                    f"{path}: image {name} is also that of {found[name].sources[0].parent}, with other content; name one of them anew"
+                )
             found.setdefault(name, image)
     return tuple(found[name] for name in sorted(found))
+
+
+def select(checkout: Path, names: Sequence[str]) -> list[Image]:
+    """All the images of the checkout, or those named, in full or without ``seatrial.local/`` and tag.
+
+    Raises:
+        ClusterError: a name that no image has.
+    """
+    images = [*own_images(checkout), *task_images(checkout)]
+    known = {image.name: image for image in images}
+    short = {name.removeprefix(LOCAL_PREFIX).partition(":")[0]: name for name in known}
+    unknown = [name for name in names if name not in known and name not in short]
+    if unknown:
+        raise ClusterError(f"no image {', '.join(unknown)}; there are {', '.join(sorted(short))}")
+    return [known[short.get(name, name)] for name in names] if names else images
 
 
 def _docker_image(path: Path) -> str | None:

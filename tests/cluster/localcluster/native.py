@@ -5,20 +5,20 @@ from __future__ import annotations
 import ipaddress
 import json
 import os
-import secrets
 import shutil
 import signal
-import ssl
 import sys
+import tempfile
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 
 from localcluster import addons, certificates, config, debian, gobuild, namespaces, network, oci, s3, shell
 from localcluster.config import COMPONENTS, Node
+from localcluster.credentials import s3_credentials
+from localcluster.health import http_fault
+from localcluster.images import Builder
 from localcluster.namespaces import Process
 from localcluster.network import Cable
 from localcluster.provider import ComponentStatus, Endpoints
@@ -44,7 +44,7 @@ class NativeProvider:
             raise ClusterError("the single-node cluster needs root; run as root, or install Docker and kind")
         debian.install(debian.NODE_PACKAGES)
         node = self._node(self._cable())
-        helm = gobuild.build(self.settings, "helm")
+        gobuild.build(self.settings, "helm")
         init = self._start_init(node)
         for component in ("etcd", "containerd"):
             self._start(node, init, component)
@@ -66,7 +66,6 @@ class NativeProvider:
             self._kubectl("wait", "deployment/coredns", "--namespace=kube-system", "--for=condition=Available", "--timeout=120s")
             self._kubectl("wait", "deployment/s3", f"--namespace={S3_NAMESPACE}", "--for=condition=Available", "--timeout=120s")
             self._make_buckets()
-        shell.write(self.settings.state_dir / "tools.json", json.dumps({"helm": str(helm), "kubectl": str(self._install_kubectl(node))}))
 
     def down(self) -> None:
         """End the node and remove all that it left on the machine; the build cache stays."""
@@ -114,12 +113,11 @@ class NativeProvider:
 
     def endpoints(self) -> Endpoints:
         node, _ = self._running()
-        tools = json.loads((self.settings.state_dir / "tools.json").read_text())
         return Endpoints(
             s3_internal=addons.internal_s3_endpoint(),
             s3_external=self._external_s3(node.ip),
-            kubectl=tools["kubectl"],
-            helm=tools["helm"],
+            kubectl=str(gobuild.kubectl_script(self.settings)),
+            helm=str(gobuild.build(self.settings, "helm")),
         )
 
     def status(self) -> list[ComponentStatus]:
@@ -137,7 +135,22 @@ class NativeProvider:
         rows.append(self._answers("s3", f"{self._external_s3(node.ip)}/healthz"))
         return rows
 
-    def import_images(self, archive: Path) -> None:
+    def give_images(self, names: Sequence[str]) -> list[tuple[str, str]]:
+        """Build what changed and give the node what it lacks."""
+        self._running()
+        builder = Builder(self.settings)
+        built = builder.build(names)
+        on_node = self.images_on_node()
+        missing = [image for image in built if on_node.get(image.name) != image.digest]
+        if missing:
+            have = self.blobs_on_node()
+            with shell.step(f"gave the node {len(missing)} images"), tempfile.TemporaryDirectory(dir=self.settings.cache_dir) as scratch:
+                archive = Path(scratch) / "images.tar"
+                builder.store.export(missing, archive, without=have)
+                self.load_archive(archive)
+        return [(image.name, image.digest) for image in built]
+
+    def load_archive(self, archive: Path) -> None:
         """Give the node an OCI archive; each image in it carries its name."""
         self._ctr("images", "import", str(archive))
 
@@ -259,7 +272,7 @@ class NativeProvider:
                 continue
             archive = self.settings.state_dir / "images" / f"{binary}.tar"
             oci.write_archive(archive, image=image, files={f"bin/{binary}": source}, entrypoint=[f"/bin/{binary}"])
-            self.import_images(archive)
+            self.load_archive(archive)
             archive.unlink()
             shell.write(mark, source.parent.name)
 
@@ -267,7 +280,7 @@ class NativeProvider:
         data = self.settings.state_dir / "s3"
         data.mkdir(parents=True, exist_ok=True)
         os.chown(data, addons.S3_UID, addons.S3_UID)
-        credentials = self._credentials()
+        credentials = s3_credentials(self.settings)
         items = [
             *addons.netpol_manifests(),
             *addons.dns_manifests(),
@@ -276,15 +289,6 @@ class NativeProvider:
         manifest = json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
         self._kubectl("apply", "--server-side", "--force-conflicts", "--filename=-", stdin=manifest)
 
-    def _credentials(self) -> s3.Credentials:
-        """Made at the first ``up``, kept beside the data that they protect."""
-        path = self.settings.s3_file
-        if not path.exists():
-            made = {"accessKey": secrets.token_hex(10).upper(), "secretKey": secrets.token_urlsafe(30)}
-            shell.write(path, json.dumps(made) + "\n", mode=0o600)
-        record = json.loads(path.read_text())
-        return s3.Credentials(access_key=record["accessKey"], secret_key=record["secretKey"])
-
     def _external_s3(self, node_ip: str) -> str:
         return f"http://{node_ip}:{S3_NODE_PORT}"
 
@@ -292,7 +296,7 @@ class NativeProvider:
         endpoint = self._external_s3(self._cable().node_ip)
         shell.wait_until("S3 server", lambda: http_fault(f"{endpoint}/healthz"), timeout_seconds=60)
         for bucket in (S3_BUCKET, S3_TEST_BUCKET):
-            s3.make_bucket(endpoint, bucket, credentials=self._credentials())
+            s3.make_bucket(endpoint, bucket, credentials=s3_credentials(self.settings))
 
     def _wait_ready(self, node: Node) -> None:
         def fault() -> str | None:
@@ -312,36 +316,10 @@ class NativeProvider:
         kube = gobuild.build(self.settings, "kube")
         return shell.run([kube, "kubectl", f"--kubeconfig={self.settings.kubeconfig}", *words], stdin=stdin)
 
-    def _install_kubectl(self, node: Node) -> Path:
-        """A file called kubectl: the binary itself picks its role by its first argument."""
-        path = self.settings.state_dir / "bin" / "kubectl"
-        text = f'#!/bin/sh\nexec {node.kube} kubectl "$@"\n'
-        if not path.exists() or path.read_text() != text:
-            shell.write(path, text, mode=0o755)
-        return path
-
     @staticmethod
     def _answers(name: str, address: str) -> ComponentStatus:
         fault = http_fault(address)
         return ComponentStatus(name, pid=None, healthy=fault is None, detail=fault or address)
-
-
-def http_fault(address: str) -> str | None:
-    """Why GET of a health address does not answer 200; None if it does.
-
-    Certificates are not checked: some components sign their own, and the answer decides nothing but when to go on.
-    """
-    context = ssl.create_default_context()
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context))
-    try:
-        with opener.open(address, timeout=3):
-            return None
-    except urllib.error.HTTPError as error:
-        return f"{address} answers {error.code}"
-    except OSError as error:
-        return f"{address} does not answer: {error}"
 
 
 def machine_resolv_conf() -> str:
@@ -388,5 +366,3 @@ def remove_cgroups(root: Path, name: str) -> None:
                     time.sleep(0.05)
             else:
                 raise ClusterError(f"cgroup {group} cannot be removed; processes: {(group / 'cgroup.procs').read_text().split()}")
-
-

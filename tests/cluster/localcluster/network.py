@@ -84,7 +84,9 @@ def connect(settings: Settings, cable: Cable, *, init: Process, mtu: int) -> Non
     """Lay the cable to a node that has just started, and let it out."""
     name = interface(settings)
     if not shell.succeeds(["ip", "link", "show", "dev", name]):
-        shell.run(["ip", "link", "add", name, "mtu", str(mtu), "type", "veth", "peer", "name", "eth0", "mtu", str(mtu), "netns", str(init.pid)])
+        shell.run(
+            ["ip", "link", "add", name, "mtu", str(mtu), "type", "veth", "peer", "name", "eth0", "mtu", str(mtu), "netns", str(init.pid)]
+        )
         shell.run(["ip", "address", "add", f"{cable.host_ip}/30", "dev", name])
         shell.run(["ip", "link", "set", name, "up"])
         for words in (

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Set
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from localcluster import shell
-from localcluster.settings import ClusterError, Settings
+from localcluster.settings import Settings
 
 
 @dataclass(frozen=True)
@@ -32,16 +32,37 @@ class Endpoints:
 
 
 class Provider(Protocol):
-    def up(self) -> None: ...
-    def down(self) -> None: ...
-    def start(self, component: str) -> None: ...
-    def kill(self, component: str, number: int) -> None: ...
-    def restart(self, component: str) -> None: ...
-    def status(self) -> list[ComponentStatus]: ...
-    def endpoints(self) -> Endpoints: ...
-    def import_images(self, archive: Path) -> None: ...
-    def blobs_on_node(self) -> Set[str]: ...
-    def images_on_node(self) -> dict[str, str]: ...
+    """One way to have a cluster."""
+
+    def up(self) -> None:
+        """Start what is missing; what runs stays as it is."""
+
+    def down(self) -> None:
+        """End the cluster and remove all that it left on the machine; the build cache stays."""
+
+    def status(self) -> list[ComponentStatus]:
+        """The parts and their health."""
+        ...
+
+    def endpoints(self) -> Endpoints:
+        """Addresses and tools of the running cluster."""
+        ...
+
+    def give_images(self, names: Sequence[str]) -> list[tuple[str, str]]:
+        """Build what changed, give the node what it lacks; name and digest of each image, of all images without names."""
+        ...
+
+    def load_archive(self, archive: Path) -> None:
+        """Give the node an archive of images; each image in it carries its name."""
+
+    def start(self, component: str) -> None:
+        """Start a component if it does not run, and wait until it is healthy."""
+
+    def kill(self, component: str, number: int) -> None:
+        """Send a signal to a component."""
+
+    def restart(self, component: str) -> None:
+        """End a component, start it again and wait until it is healthy."""
 
 
 def choose(settings: Settings) -> str:
@@ -57,12 +78,3 @@ def recorded_choice(settings: Settings) -> str:
     """The provider that the running cluster was started with; that of ``choose`` without one."""
     path = settings.state_dir / "provider"
     return path.read_text().strip() if path.exists() else choose(settings)
-
-
-def make(settings: Settings, name: str) -> Provider:
-    """The provider of this name."""
-    from localcluster.native import NativeProvider
-
-    if name == "native":
-        return NativeProvider(settings)
-    raise ClusterError(f"no provider {name!r}; use native or kind")

@@ -30,7 +30,9 @@ def authorization(method: str, url: str, *, credentials: Credentials, now: datet
     stamp, day = now.strftime("%Y%m%dT%H%M%SZ"), now.strftime("%Y%m%d")
     headers = {"host": parts.netloc, "x-amz-content-sha256": EMPTY_SHA256, "x-amz-date": stamp}
     names = ";".join(sorted(headers))
-    canonical = "\n".join([method, parts.path or "/", "", *(f"{name}:{headers[name]}" for name in sorted(headers)), "", names, EMPTY_SHA256])
+    canonical = "\n".join(
+        [method, parts.path or "/", "", *(f"{name}:{headers[name]}" for name in sorted(headers)), "", names, EMPTY_SHA256]
+    )
     scope = f"{day}/{S3_REGION}/s3/aws4_request"
     text = "\n".join(["AWS4-HMAC-SHA256", stamp, scope, hashlib.sha256(canonical.encode()).hexdigest()])
     key = f"AWS4{credentials.secret_key}".encode()
