@@ -88,7 +88,8 @@ class AgentWatch:
             return None
         except OSError as error:
             raise ContractBroken(f"the agent's end record cannot be opened: {error.strerror}") from error
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise ContractBroken("the agent's end record is not a regular file")
         with open(descriptor, "rb") as file:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise ContractBroken("the agent's end record is not a regular file")
             return read_agent_end(file.read(AGENT_END_BYTES + 1))

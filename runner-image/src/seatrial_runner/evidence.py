@@ -334,9 +334,12 @@ class _LocalItems:
             descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=directory)
         except OSError:
             return None  # gone, or readable by root alone
-        self._file = open(descriptor, "rb")  # noqa: SIM115 - closed with the next entry or by ``close``
         status = os.fstat(descriptor)
-        return _local_entry(place, status) if stat.S_ISREG(status.st_mode) else None
+        if not stat.S_ISREG(status.st_mode):
+            os.close(descriptor)
+            return None
+        self._file = open(descriptor, "rb")  # noqa: SIM115 - closed with the next entry or by ``close``
+        return _local_entry(place, status)
 
     def read(self, max_bytes: int = _BLOCK_BYTES) -> bytes:
         return self._file.read(max_bytes) if self._file is not None else b""

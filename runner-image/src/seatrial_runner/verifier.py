@@ -8,6 +8,7 @@ report: architecture section 2.
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 import traceback
@@ -123,19 +124,22 @@ def run(paths: Paths, environ: Mapping[str, str], *, stop: Stop | None = None, p
     report = Report()
     secrets: list[str] = []
     end = _wait_for_agent(session, report, secrets)
-    if end is not None and _should_grade(trial, end, report):
+    grade = end is not None and _should_grade(trial, end, report)
+    channel = _connected(session, end, report) if end is not None and "agent_execution" in end["spans"] else None
+    if channel is not None:
+        _run_collect_hooks(session, channel)
+    if grade and channel is not None:
         report.graded = True
         with report.phase("verifier"):
-            _verify(session, end, report)
+            _verify(session, channel, report)
     redactor = Redactor([*secrets, *_own_secrets(session)])
     if report.error is not None:
         report.error["message"] = redactor.text(report.error["message"])
     _say(paths, _verdict(trial, report, result_sha256=None))
     stored_sha256 = _store(session, report, redactor)
     _say(paths, _verdict(trial, report, result_sha256=stored_sha256))
-    channel = connection.channel
-    if channel is not None:
-        _end_environment(channel)
+    if connection.channel is not None:
+        _end_environment(connection.channel)
     listener.close()
     inbox.close()
     return 0
@@ -207,20 +211,53 @@ def _should_grade(trial: TrialInput, end: AgentEnd, report: Report) -> bool:
 # --- grading -------------------------------------------------------------------------------------------------------------------------
 
 
-def _verify(session: Session, end: AgentEnd, report: Report) -> None:
-    trial = session.trial
-    limit = trial["timeouts"]["verifier"]
-    deadline = Deadline(limit)
-    if session.stop.requested:
-        raise interrupted("the verifier started")
-    connecting = Deadline(deadline.cap(session.patiences.connect))
-    channel = session.connection.wait(connecting, session.stop, doing="the verifier started")
+def _connected(session: Session, end: AgentEnd, report: Report) -> Channel | None:
+    """The channel to the environment that the agent drove; None with the reason in ``report``."""
+    doing = "the verifier started"
+    try:
+        channel = session.connection.wait(Deadline(session.patiences.connect), session.stop, doing=doing)
+    except Fault as fault:
+        report.fail(fault)
+        return None
+    except ChannelError as error:
+        report.fail(channel_fault(error, doing))
+        return None
     if end.get("envd", channel.hello.instance) != channel.hello.instance:
         message = "agent and verifier were connected to different programs: something in the image dialled before envd"
-        raise Fault("RuntimeRequestError", "environment", message, reason="EnvironmentMisbehaved")
+        report.fail(Fault("RuntimeRequestError", "environment", message, reason="EnvironmentMisbehaved"))
+        return None
+    return channel
+
+
+def _run_collect_hooks(session: Session, channel: Channel) -> None:
+    """Let the task turn state into files, before anything is graded or kept. Failures are logged and nothing more (harbor.md 4.7)."""
+    for hook in session.trial["verifier"]["collect"]:
+        if hook["service"] != "main":
+            continue
+        watcher = Watcher(
+            channel,
+            deadline=Deadline(None),
+            stop=session.stop,
+            volumes=session.trial.get("limits", {}),
+            cause="verifier",
+            doing="a collect hook ran",
+        )
+        cwd = session.trial["environment"]["workdir"]
+        try:
+            status = watcher.run(hook["command"], cwd=cwd, user=hook["user"], limit_seconds=hook["timeout_sec"])
+        except (ChannelError, Fault) as error:
+            sys.stderr.write(f"verifier: a collect hook failed: {error}\n")
+            continue
+        if not status.ok:
+            sys.stderr.write(f"verifier: a collect hook ended with exit code {status.returncode}\n")
+
+
+def _verify(session: Session, channel: Channel, report: Report) -> None:
+    trial = session.trial
+    limit = trial["timeouts"]["verifier"]
     watcher = Watcher(
         channel,
-        deadline=deadline,
+        deadline=Deadline(limit),
         stop=session.stop,
         volumes=trial.get("limits", {}),
         cause="verifier",
@@ -340,7 +377,8 @@ def _store(session: Session, report: Report, redactor: Redactor) -> str | None:
         logs_error=report.logs_error,
     )
     result = build_result(session.trial, outcome)
-    key = session.environ.get(contract.VAR_SIGNING_KEY, "").encode()
+    # The bytes of the Secret, whatever they are.
+    key = os.fsencode(session.environ.get(contract.VAR_SIGNING_KEY, ""))
     data = contract.sign_result(result, key)
     if len(data) > contract.RESULT_BYTES:
         result["seatrial"]["reward_components"] = None
@@ -398,7 +436,7 @@ def _upload(session: Session, variable: str, data: BinaryIO, content_type: str, 
     if not url:
         return f"{variable} is not set"
     patience = Patience(
-        seconds=max(5.0, stop.saving.cap(seconds) - (reserve_seconds if stop.requested else 0)),
+        seconds=max(0.1, stop.saving.cap(seconds) - (reserve_seconds if stop.requested else 0)),
         first_pause_seconds=session.patiences.first_pause,
     )
     try:

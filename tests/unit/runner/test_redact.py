@@ -1,0 +1,88 @@
+"""What redaction changes, what it leaves alone, and how the verifier learns the agent's secrets."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import threading
+from pathlib import Path
+
+import pytest
+
+from seatrial_runner.redact import Redactor, SecretInbox, send_secrets
+
+
+@pytest.mark.conforms("H-129", "N-115")
+def test_known_values_are_replaced_in_text() -> None:
+    assert Redactor(["sk-canary-123"]).file("agent.txt", b"key=sk-canary-123\n") == b"key=[REDACTED]\n"
+
+
+def test_a_value_inside_another_leaves_no_rest() -> None:
+    assert Redactor(["secret", "secret-long"]).file("a.txt", b"secret-long secret") == b"[REDACTED] [REDACTED]"
+
+
+def test_binary_files_stay_as_they_are() -> None:
+    for data in (b"\0secret-1", b"\xff secret-1"):
+        assert Redactor(["secret-1"]).file("a.bin", data) == data
+
+
+@pytest.mark.conforms("H-129", "N-116")
+def test_json_stays_json_where_a_value_is_a_number() -> None:
+    data = json.dumps({"id": 123456, "text": "pin 123456", "escaped": '"123456"'}).encode()
+    kept = json.loads(Redactor(["123456"]).file("trajectory.json", data))
+    assert kept == {"id": 123456, "text": "pin [REDACTED]", "escaped": '"[REDACTED]"'}
+
+
+def test_a_value_is_found_in_its_json_spelling() -> None:
+    value = 'pass"word\\é'
+    assert json.loads(Redactor([value]).file("log.json", json.dumps([value]).encode())) == ["[REDACTED]"]
+
+
+def test_masking_keeps_the_length() -> None:
+    assert Redactor(["secret-1"]).mask(b"<secret-1>") == b"<********>"
+
+
+def _socket_path() -> Path:
+    return Path(tempfile.mkdtemp(prefix="inbox-")) / "secrets.sock"
+
+
+def test_values_sent_before_anybody_reads_arrive() -> None:
+    path = _socket_path()
+    inbox = SecretInbox(str(path))
+    assert send_secrets(str(path), ["sk-canary-123", "sk-canary-123"], wait_seconds=5)
+    assert inbox.read() == ["sk-canary-123"]
+    assert inbox.read() == []
+    inbox.close()
+    assert not path.exists()
+
+
+def test_a_verifier_that_starts_later_is_waited_for() -> None:
+    path = _socket_path()
+    sent: list[bool] = []
+    thread = threading.Thread(target=lambda: sent.append(send_secrets(str(path), ["sk-canary-123"], wait_seconds=10)))
+    thread.start()
+    inbox = SecretInbox(str(path))
+    thread.join(timeout=10)
+    assert (sent, inbox.read()) == ([True], ["sk-canary-123"])
+    inbox.close()
+
+
+def test_without_a_verifier_the_sender_knows() -> None:
+    assert not send_secrets(str(_socket_path()), ["sk-canary-123"], wait_seconds=0.05)
+
+
+def test_without_secrets_nobody_is_needed() -> None:
+    assert send_secrets("/nowhere/secrets.sock", [], wait_seconds=0)
+
+
+def test_what_is_no_list_of_texts_is_ignored() -> None:
+    import socket
+
+    path = _socket_path()
+    inbox = SecretInbox(str(path))
+    for data in (b"nonsense", b"[" * 100_000, b'{"a": 1}', b'[1, "short", "long enough"]'):
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(str(path))
+            connection.sendall(data)
+    assert inbox.read() == ["long enough"]
+    inbox.close()
