@@ -25,7 +25,7 @@ from seatrial.api.taskset import MAX_TASKS
 from seatrial.effects.store import Store, StoreSettings
 from seatrial.errors import InvalidSpec, SeatrialError
 from seatrial.sdk.cluster import Cluster, Raw
-from seatrial.sdk.pack_store import Destination, Stored, pack_and_store
+from seatrial.sdk.pack_store import Destination, Stored, key_of, pack_and_store
 from seatrial.taskpkg.check import CheckedTask, check_suite, check_tasks
 from seatrial.taskpkg.dataset import check_dataset
 from seatrial.taskpkg.discover import Discovery, discover, select_names
@@ -535,14 +535,14 @@ def _members_spec(members: Sequence[PublishedTask], *, cluster: Cluster, options
 
 
 def manifest_lines(namespace: str, members: Iterable[PublishedTask]) -> bytes:
-    """One pinned member a line, sorted by reference: ``{ref, revision, digest, archive, sha256}``."""
+    """One pinned member a line, sorted by reference: ``{ref, revision, digest, archive, sha256}``; ``archive`` is the key in the store."""
     lines = sorted(
         (
             {
                 "ref": f"{namespace}/{task.name}#{task.digest}",
                 "revision": task.revision,
                 "digest": task.digest,
-                "archive": task.ref,
+                "archive": key_of(task.ref),
                 "sha256": task.sha256,
             }
             for task in members

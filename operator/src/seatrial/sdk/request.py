@@ -25,7 +25,9 @@ class JobRequest:
     """``name`` or ``ns/name``, optionally ``#tag`` or ``#digest``; Harbor's ``@`` is taken too. Exactly one of taskset and tasks."""
     tasks: Sequence[str] = ()
     name: str | None = None
-    """None: made from taskset and agent, with a random end."""
+    """None: made from ``stem`` and agent, with a random end."""
+    stem: str | None = None
+    """None: name of the taskset or of the first task."""
     agent: str | None = None
     """A name such as ``oracle``; ``module:Class``; None: oracle, unless image or command is given."""
     agent_image: str | None = None
@@ -183,7 +185,7 @@ def _agent(request: JobRequest) -> dict[str, Any]:
 def _name(request: JobRequest) -> dict[str, str]:
     if request.name:
         return {"name": request.name}
-    first = request.taskset or request.tasks[0]
+    first = request.stem or request.taskset or request.tasks[0]
     agent = request.agent or ("image" if request.agent_image else "command" if request.agent_command else "oracle")
     stem = re.sub(r"[^a-z0-9]+", "-", f"{first.partition('#')[0].partition('@')[0].rpartition('/')[2]}-{agent}".lower()).strip("-")
     return {"generateName": f"{stem[: _GENERATED_CHARS - 1].rstrip('-') or 'job'}-"}

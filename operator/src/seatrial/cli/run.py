@@ -1,0 +1,202 @@
+"""``seatrial run``: publish, submit, watch, report; with the option names of ``harbor run``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from seatrial.cli.exits import Exit
+from seatrial.cli.options import DryRun, LongClusterOptions, Output, OutputOption, Session, StoreFlags, expand
+
+if TYPE_CHECKING:
+    from seatrial.sdk.publish import PublishReport
+    from seatrial.sdk.request import JobRequest
+
+Strings = list[str] | None
+
+
+def _many(*names: str, help: str, metavar: str = "TEXT") -> Any:
+    return typer.Option(*names, help=help, metavar=metavar, show_default=False)
+
+
+@expand
+def run(
+    *,
+    cluster: LongClusterOptions,
+    store: StoreFlags,
+    folder: Annotated[
+        Path | None, typer.Argument(metavar="[DIR]", help="A task or a folder of tasks; the same as -p.", show_default=False)
+    ] = None,
+    path: Annotated[Path | None, typer.Option("--path", "-p", help="A task, or a folder of tasks.", show_default=False)] = None,
+    tasks: Annotated[Strings, _many("--task", "-t", help="A published Task: name[@ref] or ns/name[@ref]; repeatable.")] = None,
+    dataset: Annotated[str | None, typer.Option("--dataset", "-d", help="A published Taskset: name[@ref].", show_default=False)] = None,
+    agent: Annotated[
+        str | None, typer.Option("--agent", "-a", help="oracle, nop, another name, or module:Class.", show_default="oracle")
+    ] = None,
+    agent_command: Annotated[str | None, typer.Option("--agent-command", help="A shell command as the agent.", show_default=False)] = None,
+    agent_image: Annotated[str | None, typer.Option("--agent-image", help="A container image as the agent.", show_default=False)] = None,
+    model: Annotated[str | None, typer.Option("--model", "-m", help="Model of the agent.", show_default=False)] = None,
+    attempts: Annotated[int, typer.Option("--n-attempts", "-k", min=1, help="Attempts per task.")] = 1,
+    concurrent: Annotated[int, typer.Option("--n-concurrent", "-n", min=1, help="Trials at a time.")] = 4,
+    max_retries: Annotated[int, typer.Option("--max-retries", "-r", min=0, help="Further Pods per trial after a failure.")] = 0,
+    retry_include: Annotated[Strings, _many("--retry-include", help="Retry only these errors; repeatable.")] = None,
+    retry_exclude: Annotated[Strings, _many("--retry-exclude", help="Never retry these errors; repeatable.")] = None,
+    include: Annotated[Strings, _many("--include-task-name", "-i", help="Only tasks that match this glob; repeatable.")] = None,
+    exclude: Annotated[Strings, _many("--exclude-task-name", "-x", help="Not tasks that match this glob; repeatable.")] = None,
+    limit: Annotated[int | None, typer.Option("--n-tasks", "-l", min=1, help="The first N tasks.", show_default=False)] = None,
+    agent_env: Annotated[Strings, _many("--agent-env", "--ae", help="NAME=VALUE for the agent; never a credential.")] = None,
+    agent_env_secrets: Annotated[Strings, _many("--agent-env-secret", help="NAME=SECRET:KEY from a Secret of the namespace.")] = None,
+    agent_kwargs: Annotated[Strings, _many("--agent-kwarg", "--ak", help="NAME=VALUE argument of the agent; JSON or text.")] = None,
+    environment_env: Annotated[Strings, _many("--environment-env", "--ee", help="NAME=VALUE for ${NAME} templates of the tasks.")] = None,
+    verifier_env: Annotated[Strings, _many("--verifier-env", "--ve", help="NAME=VALUE for the tests.")] = None,
+    disable_verification: Annotated[bool, typer.Option("--disable-verification", help="Run the agent, grade nothing.")] = False,
+    timeout_multiplier: Annotated[float, typer.Option("--timeout-multiplier", help="Factor on all limits.")] = 1.0,
+    agent_timeout_multiplier: Annotated[float | None, typer.Option("--agent-timeout-multiplier", show_default=False)] = None,
+    verifier_timeout_multiplier: Annotated[float | None, typer.Option("--verifier-timeout-multiplier", show_default=False)] = None,
+    agent_setup_timeout_multiplier: Annotated[float | None, typer.Option("--agent-setup-timeout-multiplier", show_default=False)] = None,
+    environment_build_timeout_multiplier: Annotated[
+        float | None, typer.Option("--environment-build-timeout-multiplier", show_default=False)
+    ] = None,
+    artifact: Annotated[Strings, _many("--artifact", help="Path of the environment to save; repeatable.")] = None,
+    reward_key: Annotated[str | None, typer.Option("--reward-key", help="The reward that counts; else reward.", show_default=False)] = None,
+    threshold: Annotated[Strings, _many("--threshold", help="SCORE=NUMBER, such as reward.mean=0.8; else the job fails.")] = None,
+    job_name: Annotated[str | None, typer.Option("--job-name", help="Name of the EvalJob.", show_default=False)] = None,
+    taskset: Annotated[str | None, typer.Option("--taskset", help="Also write this Taskset when publishing.", show_default=False)] = None,
+    recursive: Annotated[bool, typer.Option("--recursive", help="Look into category folders.")] = False,
+    default_image: Annotated[
+        str | None, typer.Option("--default-image", help="Image for tasks that name none and build none.", show_default=False)
+    ] = None,
+    detach: Annotated[bool, typer.Option("--detach", help="Submit, print the job's name, and do not wait.")] = False,
+    pending_timeout: Annotated[
+        float | None, typer.Option("--pending-timeout", help="Seconds to wait for the first trial.", show_default=False)
+    ] = None,
+    job_timeout: Annotated[float | None, typer.Option("--job-timeout", help="Seconds to wait for the end.", show_default=False)] = None,
+    dry_run: DryRun = False,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Evaluate an agent: publish a folder (or take published tasks), run an EvalJob, show its progress and its scores.
+
+    The job runs in the cluster: it goes on when this command is ended. Exit code 1 if the job did not end well.
+
+    \b
+    Examples:
+      seatrial run ./suite -a oracle -k 2 -n 8
+      seatrial run -d smoke -a oracle --threshold reward.mean=0.8
+    """
+    from dataclasses import replace
+
+    from seatrial.cli.console import note, publish_progress
+    from seatrial.errors import InvalidSpec
+    from seatrial.sdk.request import JobRequest, build_job, parse_kwargs, parse_pairs, parse_secrets, parse_thresholds
+
+    sources = [source for source in (folder, path, tasks or None, dataset) if source is not None]
+    if len(sources) != 1:
+        raise InvalidSpec("run", "give exactly one of DIR, -p, -t and -d: what shall be evaluated?")
+    request = JobRequest(
+        taskset=dataset,
+        tasks=tuple(tasks or ()),
+        name=job_name,
+        agent=agent,
+        agent_image=agent_image,
+        agent_command=agent_command,
+        model=model,
+        agent_kwargs=parse_kwargs(agent_kwargs or (), option="--agent-kwarg"),
+        agent_env=parse_pairs(agent_env or (), option="--agent-env"),
+        agent_env_secrets=parse_secrets(agent_env_secrets or (), option="--agent-env-secret"),
+        environment_env=parse_pairs(environment_env or (), option="--environment-env"),
+        verifier_env=parse_pairs(verifier_env or (), option="--verifier-env"),
+        disable_verification=disable_verification,
+        attempts=attempts,
+        concurrency=concurrent,
+        max_retries=max_retries,
+        retry_include=tuple(retry_include or ()),
+        retry_exclude=None if retry_exclude is None else tuple(retry_exclude),
+        include=tuple(include or ()),
+        exclude=tuple(exclude or ()),
+        limit=limit,
+        timeout_multiplier=timeout_multiplier,
+        agent_timeout_multiplier=agent_timeout_multiplier,
+        verifier_timeout_multiplier=verifier_timeout_multiplier,
+        agent_setup_timeout_multiplier=agent_setup_timeout_multiplier,
+        environment_build_timeout_multiplier=environment_build_timeout_multiplier,
+        artifacts=tuple(artifact or ()),
+        reward_key=reward_key,
+        thresholds=parse_thresholds(threshold or (), option="--threshold"),
+    )
+    session = Session(cluster, store)
+    source = folder or path
+    # A bad agent or option is found before anything is published.
+    build_job(replace(request, tasks=("placeholder",)) if source else request, namespace=session.cluster.namespace)
+    if source is not None:
+        from seatrial.cli.publish import counts, print_report, refusal
+        from seatrial.sdk.publish import PublishOptions, SuiteRefused
+        from seatrial.sdk.publish import publish as run_publish
+
+        options = PublishOptions(
+            taskset=taskset,
+            recursive=recursive,
+            include=request.include,
+            exclude=request.exclude,
+            limit=request.limit,
+            default_image=default_image,
+            dry_run=dry_run,
+        )
+        try:
+            with publish_progress() as progress:
+                report = run_publish(source, options, cluster=session.cluster, settings=session.settings, progress=progress)
+        except SuiteRefused as error:
+            note(refusal(error))
+            raise
+        if not report.succeeded:
+            print_report(report, output)
+            raise typer.Exit(Exit.FAILED)
+        note(counts(report))
+        request = from_report(request, report, suite=source.resolve().name)
+    _execute(session, request, dry_run=dry_run, detach=detach, limits=(pending_timeout, job_timeout), output=output)
+
+
+def from_report(request: JobRequest, report: PublishReport, *, suite: str) -> JobRequest:
+    """The job over what was just published: pinned, so that a later publication cannot slip in. The folder gives it its name."""
+    from dataclasses import replace
+
+    from seatrial.api.evaljob import MAX_TASKS
+    from seatrial.errors import InvalidSpec
+
+    # The filters were applied to the folder.
+    request = replace(request, include=(), exclude=(), limit=None, stem=suite)
+    if report.taskset is not None:
+        pinned = f"#{report.taskset.digest}" if report.taskset.digest else ""
+        return replace(request, taskset=f"{report.taskset.name}{pinned}")
+    if len(report.tasks) > MAX_TASKS:
+        raise InvalidSpec("run", f"{len(report.tasks)} tasks are more than {MAX_TASKS}: add --taskset NAME")
+    return replace(request, tasks=tuple(f"{task.name}#{task.digest}" if task.digest else task.name for task in report.tasks))
+
+
+def _execute(
+    session: Session,
+    request: JobRequest,
+    *,
+    dry_run: bool,
+    detach: bool,
+    limits: tuple[float | None, float | None],
+    output: Output,
+) -> None:
+    from seatrial.cli.console import note, show
+    from seatrial.cli.watch import watch_job
+    from seatrial.sdk.jobs import submit
+    from seatrial.sdk.request import build_job
+
+    if dry_run:
+        import yaml
+
+        show(yaml.safe_dump(build_job(request, namespace=session.cluster.namespace), sort_keys=False).rstrip())
+        return
+    job = submit(session.cluster, request)
+    name = job["metadata"]["name"]
+    if detach:
+        show(f"evaljob/{name}")
+        return
+    note(f"evaljob/{name} submitted; it goes on without this command: seatrial watch {name}")
+    raise typer.Exit(watch_job(session, name, limits=limits, output=output))
