@@ -19,7 +19,7 @@ S3_IMAGE = "seatrial.local/versitygw:1.8.0"
 S3_UID = 65532
 
 COREFILE = f"""\
-.:5353 {{
+.:53 {{
     errors
     health :8080
     ready :8181
@@ -68,7 +68,7 @@ def dns_manifests() -> list[dict[str, Any]]:
         "image": COREDNS_IMAGE,
         "imagePullPolicy": "IfNotPresent",
         "args": ["-conf", "/etc/coredns/Corefile"],
-        "ports": [{"name": "dns", "containerPort": 5353, "protocol": "UDP"}, {"name": "dns-tcp", "containerPort": 5353, "protocol": "TCP"}],
+        "ports": [{"name": "dns", "containerPort": 53, "protocol": "UDP"}, {"name": "dns-tcp", "containerPort": 53, "protocol": "TCP"}],
         "readinessProbe": {"httpGet": {"path": "/ready", "port": 8181}, "periodSeconds": 2},
         "livenessProbe": {"httpGet": {"path": "/health", "port": 8080}, "failureThreshold": 5},
         "resources": {"requests": {"cpu": "10m", "memory": "32Mi"}},
@@ -97,8 +97,8 @@ def dns_manifests() -> list[dict[str, Any]]:
                 "clusterIP": DNS_SERVICE_IP,
                 "selector": labels,
                 "ports": [
-                    {"name": "dns", "port": 53, "targetPort": 5353, "protocol": "UDP"},
-                    {"name": "dns-tcp", "port": 53, "targetPort": 5353, "protocol": "TCP"},
+                    {"name": "dns", "port": 53, "targetPort": 53, "protocol": "UDP"},
+                    {"name": "dns-tcp", "port": 53, "targetPort": 53, "protocol": "TCP"},
                 ],
             },
         },
@@ -109,6 +109,8 @@ def dns_manifests() -> list[dict[str, Any]]:
                 "serviceAccountName": "coredns",
                 "priorityClassName": "system-cluster-critical",
                 "dnsPolicy": "Default",
+                # Port 53 without root: policies of other charts name that port at the Pods too.
+                "securityContext": {"sysctls": [{"name": "net.ipv4.ip_unprivileged_port_start", "value": "0"}]},
                 "containers": [container],
                 "volumes": [{"name": "config", "configMap": {"name": "coredns"}}],
             },

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from localcluster import provider as providers
-from localcluster import shell
+from localcluster import release, shell
 from localcluster.kind import KindProvider
 from localcluster.native import NativeProvider
 from localcluster.provider import ComponentStatus, Provider
@@ -40,7 +41,11 @@ def _parser() -> argparse.ArgumentParser:
     status = commands.add_parser("status", help="the parts and their health; exit code 1 if one is not healthy")
     status.add_argument("--json", action="store_true")
     commands.add_parser("kubeconfig", help="print the path of the kubeconfig")
-    commands.add_parser("env", help="print, as JSON, where everything is")
+    env = commands.add_parser("env", help="print, as JSON, where everything is")
+    env.add_argument("--shell", action="store_true", help="print commands for eval that set KUBECONFIG and PATH instead")
+    install = commands.add_parser("install", help="install the operator from charts/seatrial, with this cluster's S3 server and images")
+    install.add_argument("--namespace", action="append", required=True, help="where evaluations run; made if missing; repeat for more")
+    install.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a further value of the chart, as for helm")
     images = commands.add_parser("images", help="build what changed and give it to the node")
     images.add_argument("names", nargs="*", metavar="NAME", help="such as runner, operator, smoke/hello-pass; all without one")
     load_image = commands.add_parser("load", help="give an image archive to the node")
@@ -69,7 +74,10 @@ def _run(arguments: argparse.Namespace, settings: Settings) -> int:
         case "kubeconfig":
             print(settings.kubeconfig)
         case "env":
-            print(json.dumps(environment(settings, provider), indent=2))
+            print(shell_environment(settings, provider) if arguments.shell else json.dumps(environment(settings, provider), indent=2))
+        case "install":
+            with shell.locked(settings.lock_file), shell.step("operator installed"):
+                release.install(settings, provider, namespaces=arguments.namespace, extra=arguments.set)
         case "images":
             with shell.locked(settings.lock_file):
                 for name, digest in provider.give_images(arguments.names):
@@ -110,8 +118,8 @@ def environment(settings: Settings, provider: Provider) -> dict[str, object]:
         "stateDir": str(settings.state_dir),
         "cacheDir": str(settings.cache_dir),
         "kubeconfig": str(settings.kubeconfig),
-        "kubectl": endpoints.kubectl,
-        "helm": endpoints.helm,
+        "kubectl": str(endpoints.tools / "kubectl"),
+        "helm": str(endpoints.tools / "helm"),
         "auditLog": str(settings.audit_log),
         "s3": {
             "internalEndpoint": endpoints.s3_internal,
@@ -122,6 +130,12 @@ def environment(settings: Settings, provider: Provider) -> dict[str, object]:
             "credentialsFile": str(settings.s3_file),
         },
     }
+
+
+def shell_environment(settings: Settings, provider: Provider) -> str:
+    """Lines for ``eval``."""
+    path = f"{shlex.quote(str(provider.endpoints().tools))}:$PATH"
+    return f"export KUBECONFIG={shlex.quote(str(settings.kubeconfig))}\nexport PATH={path}"
 
 
 def format_status(rows: Sequence[ComponentStatus]) -> str:

@@ -113,13 +113,16 @@ def build(settings: Settings, name: str) -> Path:
     return target
 
 
-def kubectl_script(settings: Settings) -> Path:
-    """A file called kubectl, in a folder for the PATH: the binary picks its role by its first argument."""
+def tools(settings: Settings) -> Path:
+    """A folder for the PATH with kubectl and helm, and nothing else."""
     folder = settings.state_dir / "bin"
-    script, text = folder / "kubectl", f'#!/bin/sh\nexec {build(settings, "kube")} kubectl "$@"\n'
-    if not script.exists() or script.read_text() != text:
-        shell.write(script, text, mode=0o755)
-    return script
+    # The multi-call binary picks its role by its first argument.
+    scripts = {"kubectl": f"{build(settings, 'kube')} kubectl", "helm": str(build(settings, "helm"))}
+    for name, command in scripts.items():
+        script, text = folder / name, f'#!/bin/sh\nexec {command} "$@"\n'
+        if not script.exists() or script.read_text() != text:
+            shell.write(script, text, mode=0o755)
+    return folder
 
 
 def find_go(settings: Settings) -> str:

@@ -60,7 +60,7 @@ class KindProvider:
             items = addons.s3_manifests(access_key=credentials.access_key, secret_key=credentials.secret_key, data_dir=None)
             manifest = json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
             self._kubectl("apply", "--server-side", "--force-conflicts", "--filename=-", stdin=manifest)
-            self._kubectl("wait", "deployment/s3", f"--namespace={S3_NAMESPACE}", "--for=condition=Available", "--timeout=120s")
+            self._kubectl("rollout", "status", "deployment/s3", f"--namespace={S3_NAMESPACE}", "--timeout=120s")
             endpoint = self._external_s3()
             shell.wait_until("S3 server", lambda: http_fault(f"{endpoint}/healthz"), timeout_seconds=60)
             for bucket in (S3_BUCKET, S3_TEST_BUCKET):
@@ -92,8 +92,7 @@ class KindProvider:
         return Endpoints(
             s3_internal=addons.internal_s3_endpoint(),
             s3_external=self._external_s3(),
-            kubectl=self._kubectl_path(),
-            helm=str(gobuild.build(self.settings, "helm")),
+            tools=gobuild.tools(self.settings),
         )
 
     def give_images(self, names: Sequence[str]) -> list[tuple[str, str]]:
@@ -158,10 +157,5 @@ class KindProvider:
         archive.unlink()
         shell.write(mark, source.parent.name)
 
-    def _kubectl_path(self) -> str:
-        """The machine's kubectl; else our own, whose role is picked by the name of a script."""
-        found = shutil.which("kubectl")
-        return found or str(gobuild.kubectl_script(self.settings))
-
     def _kubectl(self, *words: str, stdin: str | None = None) -> str:
-        return self.run([self._kubectl_path(), f"--kubeconfig={self.settings.kubeconfig}", *words], stdin=stdin)
+        return self.run([gobuild.tools(self.settings) / "kubectl", f"--kubeconfig={self.settings.kubeconfig}", *words], stdin=stdin)

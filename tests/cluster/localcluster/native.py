@@ -44,7 +44,7 @@ class NativeProvider:
             raise ClusterError("the single-node cluster needs root; run as root, or install Docker and kind")
         debian.install(debian.NODE_PACKAGES)
         node = self._node(self._cable())
-        gobuild.build(self.settings, "helm")
+        gobuild.tools(self.settings)
         init = self._start_init(node)
         for component in ("etcd", "containerd"):
             self._start(node, init, component)
@@ -63,8 +63,8 @@ class NativeProvider:
         with shell.step("node ready"):
             self._wait_ready(node)
         with shell.step("DNS and S3 ready"):
-            self._kubectl("wait", "deployment/coredns", "--namespace=kube-system", "--for=condition=Available", "--timeout=120s")
-            self._kubectl("wait", "deployment/s3", f"--namespace={S3_NAMESPACE}", "--for=condition=Available", "--timeout=120s")
+            self._kubectl("rollout", "status", "deployment/coredns", "--namespace=kube-system", "--timeout=120s")
+            self._kubectl("rollout", "status", "deployment/s3", f"--namespace={S3_NAMESPACE}", "--timeout=120s")
             self._make_buckets()
 
     def down(self) -> None:
@@ -116,8 +116,7 @@ class NativeProvider:
         return Endpoints(
             s3_internal=addons.internal_s3_endpoint(),
             s3_external=self._external_s3(node.ip),
-            kubectl=str(gobuild.kubectl_script(self.settings)),
-            helm=str(gobuild.build(self.settings, "helm")),
+            tools=gobuild.tools(self.settings),
         )
 
     def status(self) -> list[ComponentStatus]:

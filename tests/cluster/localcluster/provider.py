@@ -27,8 +27,8 @@ class Endpoints:
     """For Pods."""
     s3_external: str
     """For the machine."""
-    kubectl: str
-    helm: str
+    tools: Path
+    """Folder with kubectl and helm."""
 
 
 class Provider(Protocol):

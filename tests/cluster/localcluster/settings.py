@@ -101,7 +101,7 @@ def load(environ: Mapping[str, str], *, checkout: Path) -> Settings:
     state_dir = Path(os.path.abspath(environ.get("SEATRIAL_STATE_DIR") or default_state))
     if len(os.fsencode(state_dir)) > MAX_STATE_DIR_BYTES:
         raise ClusterError(
-            f"SEATRIAL_STATE_DIR {state_dir} is longer than {MAX_STATE_DIR_BYTES} bytes, too long for sockets below it; choose a shorter one"
+            f"SEATRIAL_STATE_DIR {state_dir} is longer than {MAX_STATE_DIR_BYTES} bytes, too long for its sockets; choose a shorter one"
         )
     home = environ.get("HOME") or "/root"
     cache_dir = Path(os.path.abspath(environ.get("SEATRIAL_CACHE_DIR") or Path(home) / ".cache" / "seatrial"))
