@@ -63,9 +63,10 @@ def _stage(paths: Paths, environ: Mapping[str, str], patience: Patience) -> None
     for leftover in (extracted, Path(paths.task, contract.AGENT), Path(paths.task, contract.VERIFIER)):
         # A restarted Pod sandbox runs init containers again on the same volumes.
         _remove_tree(leftover)
-    root = extracted / _fetch(paths, environ, extracted, patience)
-    _lay_out(paths, trial, root)
-    _remove_tree(extracted)
+    try:
+        _lay_out(paths, trial, extracted / _fetch(paths, environ, extracted, patience))
+    finally:
+        _remove_tree(extracted)
 
 
 def _install_tools(paths: Paths) -> None:
