@@ -225,6 +225,8 @@ class _Extraction:
     def _write_link(self, tree: Tree, path: str, header: _Header) -> None:
         if header.size or not header.link or "\0" in header.link:
             raise ArchiveError("unsafe", "Invalid symlink entry", path)
+        if len(os.fsencode(header.link)) > self._limits.path_bytes:
+            raise ArchiveError("unsafe", f"Symlink escapes task root: {printable(path)}", path)
         tree.add_link(path)
         os.symlink(header.link, f"{self._root}/{path}")
 
