@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, Self
 
@@ -60,13 +60,24 @@ class Rejected(SeatrialError):
 
 
 @dataclass(frozen=True)
+class Material:
+    """What TLS is made of, as PEM."""
+
+    authority: bytes | None = None
+    certificate: bytes | None = None
+    key: bytes | None = field(default=None, repr=False)
+    insecure: bool = False
+
+
+@dataclass(frozen=True)
 class Access:
     """How to reach the API server."""
 
     server: str
     """URL without a slash at the end."""
     tls: ssl.SSLContext | None = None
-    token: str | None = None
+    material: Material = Material()
+    token: str | None = field(default=None, repr=False)
     token_file: Path | None = None
     namespace: str = "default"
 
@@ -76,10 +87,10 @@ def in_cluster_access(environment: Mapping[str, str], folder: Path = SERVICE_ACC
     host, port = environment.get("KUBERNETES_SERVICE_HOST"), environment.get("KUBERNETES_SERVICE_PORT")
     if not host or not port or not (folder / "token").exists():
         return None
-    tls = ssl.create_default_context(cafile=str(folder / "ca.crt"))
+    material = Material(authority=(folder / "ca.crt").read_bytes())
     address = f"[{host}]" if ":" in host else host
     namespace = (folder / "namespace").read_text().strip()
-    return Access(server=f"https://{address}:{port}", tls=tls, token_file=folder / "token", namespace=namespace)
+    return Access(f"https://{address}:{port}", tls=_tls(material), material=material, token_file=folder / "token", namespace=namespace)
 
 
 def kubeconfig_access(path: Path, context: str | None = None) -> Access:
@@ -97,11 +108,17 @@ def kubeconfig_access(path: Path, context: str | None = None) -> Access:
         server = cluster["server"].rstrip("/")
     except (OSError, KeyError, TypeError, StopIteration, yaml.YAMLError) as error:
         raise InvalidSpec(str(path), "is not a kubeconfig with the wanted context") from error
-    tls = _tls(cluster, user, base=path.parent) if server.startswith("https:") else None
+    material = Material(
+        authority=_pem(cluster, "certificate-authority", base=path.parent),
+        certificate=_pem(user, "client-certificate", base=path.parent),
+        key=_pem(user, "client-key", base=path.parent),
+        insecure=bool(cluster.get("insecure-skip-tls-verify")),
+    )
     token_file = user.get("tokenFile")
     return Access(
         server=server,
-        tls=tls,
+        tls=_tls(material) if server.startswith("https:") else None,
+        material=material,
         token=user.get("token"),
         token_file=path.parent / token_file if token_file else None,
         namespace=entry.get("namespace", "default"),
@@ -112,22 +129,20 @@ def _named(items: list[dict[str, Any]], name: str) -> dict[str, Any]:
     return next(item for item in items if item["name"] == name)
 
 
-def _tls(cluster: Mapping[str, Any], user: Mapping[str, Any], *, base: Path) -> ssl.SSLContext:
-    authority = _material(cluster, "certificate-authority", base=base)
-    context = ssl.create_default_context(cadata=authority.decode() if authority else None)
-    if cluster.get("insecure-skip-tls-verify"):
+def _tls(material: Material) -> ssl.SSLContext:
+    context = ssl.create_default_context(cadata=material.authority.decode() if material.authority else None)
+    if material.insecure:
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    certificate, key = _material(user, "client-certificate", base=base), _material(user, "client-key", base=base)
-    if certificate and key:
+    if material.certificate and material.key:
         # ssl reads certificates from files only; the file is gone before this returns.
         with tempfile.NamedTemporaryFile() as file:
-            file.write(certificate + b"\n" + key)
+            file.write(material.certificate + b"\n" + material.key)
             file.flush()
             context.load_cert_chain(file.name)
     return context
 
 
-def _material(section: Mapping[str, Any], name: str, *, base: Path) -> bytes | None:
+def _pem(section: Mapping[str, Any], name: str, *, base: Path) -> bytes | None:
     if data := section.get(f"{name}-data"):
         return base64.b64decode(str(data))
     if file := section.get(name):

@@ -1,0 +1,481 @@
+"""One pass over an EvalJob: observe, plan, execute, write the status. Free of Kopf.
+
+What is kept between passes is a memory that may be lost at any moment: the plan, the rows and the Pods can all be read again, and the rest
+only spares requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any, Final, Protocol
+
+from seatrial.api.evaljob import EvalJob
+from seatrial.api.names import EVALJOB
+from seatrial.api.reasons import Reason
+from seatrial.core import naming
+from seatrial.core.actions import CommitRow, DeletePod, FindResult
+from seatrial.core.frozen import PlanRefused
+from seatrial.core.manifests import GRACE_SECONDS
+from seatrial.core.observe import PodView, parse_time
+from seatrial.core.plan import STOP_GRACE_SECONDS, Hold, Observed, Plan, plan
+from seatrial.core.rows import Row
+from seatrial.core.status import (
+    Context,
+    Frozen,
+    State,
+    build_status,
+    is_terminal,
+    merge_difference,
+    refused_status,
+    short,
+    waiting_status,
+)
+from seatrial.core.trial import Found, Judgement
+from seatrial.effects.aiostore import AsyncStore
+from seatrial.effects.clock import Clock
+from seatrial.effects.execute import Created, Executor, Held, Leaving, Refused
+from seatrial.effects.kube import MissingRight, NamespaceGone
+from seatrial.effects.metrics import Metrics
+from seatrial.effects.planning import Loaded, Planner
+from seatrial.effects.references import NotYet
+from seatrial.effects.rows import LostRace, ResultFinder, RowLog, save_results
+from seatrial.effects.settings import Settings
+from seatrial.errors import DiskFull, Forbidden, InvalidSpec, SeatrialError, Unavailable
+from seatrial.handlers.cache import Raw
+from seatrial.handlers.writer import StatusWriter
+
+log = logging.getLogger(__name__)
+
+EXPECTATION_SECONDS: Final = 60.0
+"""A created Pod that the informer does not show for so long is no longer believed in."""
+ROUNDS: Final = 6
+"""Plans per pass: commits and look-ups make another one worth while at once."""
+PARALLEL_CREATES: Final = 16
+WAIT_SECONDS: Final = 2.0
+
+
+class Pods(Protocol):
+    """What is used of the informer."""
+
+    def pods(self, job_uid: str) -> Mapping[str, PodView]: ...
+    def gone(self, job_uid: str) -> Mapping[str, PodView]: ...
+    def forget(self, job_uid: str, names: Any = None) -> None: ...
+
+
+@dataclass(slots=True)
+class Memory:
+    """What one process knows of a job that runs."""
+
+    loaded: Loaded
+    rows: RowLog
+    finder: ResultFinder
+    found: dict[tuple[str, int], Found] = field(default_factory=dict)
+    refused: dict[tuple[str, int], Judgement] = field(default_factory=dict)
+    started: dict[tuple[str, int], tuple[str, float]] = field(default_factory=dict)
+    """Pods that we created and the informer has not shown: UID and time."""
+    deleted: dict[str, float] = field(default_factory=dict)
+    """UIDs of Pods that we deleted, and when."""
+    hold: Hold | None = None
+    summary_key: str | None = None
+    store_failed: bool = False
+    status_at: float = -1e9
+
+
+class JobPass:
+    """Reconciles EvalJobs."""
+
+    def __init__(
+        self,
+        *,
+        pods: Pods,
+        planner: Planner,
+        store: AsyncStore,
+        executor: Executor,
+        writer: StatusWriter,
+        settings: Settings,
+        clock: Clock,
+        metrics: Metrics,
+    ) -> None:
+        self._pods, self._planner, self._store, self._executor = pods, planner, store, executor
+        self._writer, self._settings, self._clock, self._metrics = writer, settings, clock, metrics
+        self._memories: dict[str, Memory] = {}
+        self._uids: dict[tuple[str, str], str] = {}
+
+    async def run(self, body: Raw) -> float | None:
+        """One pass; the answer is when to look again, in seconds, or None for "only when something happens".
+
+        Raises:
+            SeatrialError: the API or the store does not answer; the pass is repeated after a pause.
+        """
+        meta = body["metadata"]
+        self._forget_other(meta["namespace"], meta["name"], meta["uid"])
+        if meta.get("deletionTimestamp"):
+            return None
+        if is_terminal(body.get("status") or {}):
+            return await self._finished(body)
+        try:
+            job = EvalJob.parse(body)
+        except InvalidSpec as error:
+            await self._writer.write(EVALJOB, body, refused_status(self._context(body), Reason.INVALID_SPEC, short(str(error))))
+            return None
+        try:
+            return await self._work(body, job)
+        except NamespaceGone:
+            return None
+        except PlanRefused as error:
+            await self._refuse(body, error)
+            return None
+        except (Unavailable, Forbidden, DiskFull) as error:
+            await self._degrade(body, job, error)
+            raise
+
+    def forget(self, namespace: str, name: str) -> None:
+        """The job no longer exists; its Pods go with it."""
+        uid = self._uids.pop((namespace, name), None)
+        if uid is not None:
+            self._drop(uid)
+
+    # --- a job at work ---------------------------------------------------------------------------------------------------------------
+
+    async def _work(self, body: Raw, job: EvalJob) -> float | None:
+        memory = self._memories.get(job.metadata.uid)
+        if memory is None:
+            try:
+                memory = await self._remember(body, job)
+            except NotYet as error:
+                return await self._wait_for_reference(body, error)
+            if (body.get("status") or {}).get("plan") is None:
+                # No Pod exists before the status names the plan.
+                if not await self._send(body, memory, self._status(body, job, memory, self._plan(job, memory))):
+                    return 0.0
+                body = self._fresh(body)
+        decided = await self._settle(job, memory)
+        if memory.store_failed:
+            await self._store.list(memory.loaded.frozen.key)
+            memory.store_failed = False
+        if decided.creates:
+            await self._create(job, memory, decided)
+            decided = self._plan(job, memory)
+        if decided.save is not None:
+            saved = await save_results(self._store, memory.loaded.plan, job.spec, memory.rows, prefix=self._prefix(job))
+            memory.summary_key = saved.summary_key
+            decided = self._plan(job, memory)
+        later = await self._write_soon(body, job, memory, decided)
+        await self._delete(job, memory, decided.deletes)
+        waits = [seconds for seconds in (decided.requeue_seconds, later) if seconds is not None]
+        if len(decided.commits) or len(decided.creates) + len(decided.deletes) >= PARALLEL_CREATES:
+            waits.append(0.0)
+        return min(waits) if waits else None
+
+    async def _settle(self, job: EvalJob, memory: Memory) -> Plan:
+        """Plan, commit what ended, look for what is unclear, until only creates and deletes are left."""
+        for _ in range(ROUNDS):
+            decided = self._plan(job, memory)
+            if decided.commits:
+                await self._commit(job, memory, decided.commits)
+            elif decided.lookups:
+                await self._look_up(memory, decided.lookups)
+            else:
+                return decided
+        return replace(self._plan(job, memory), creates=(), save=None)
+
+    async def _commit(self, job: EvalJob, memory: Memory, commits: tuple[CommitRow, ...]) -> None:
+        rows = [await self._explained(job, item.row) for item in commits]
+        try:
+            await memory.rows.append(rows)
+        except LostRace:
+            log.warning("another writer appended rows, reading them", extra={"job": str(job.key)})
+            await memory.rows.load()
+            return
+        for row in rows:
+            error = row.error
+            self._metrics.trials_ended.labels(
+                row.outcome, error.type if error and row.outcome != "scored" else "", error.cause if error else ""
+            ).inc()
+            for phase, seconds in row.seconds.items():
+                self._metrics.phase_seconds.labels(phase).observe(seconds)
+            log.info(
+                f"trial {row.outcome}",
+                extra={
+                    "job": str(job.key),
+                    "trial": row.trial,
+                    "retry": row.retry,
+                    "pod": row.pod,
+                    "reason": error.type if error else None,
+                    "cause": error.cause if error else None,
+                },
+            )
+        self._pods.forget(job.metadata.uid, [row.pod for row in rows if row.pod])
+        for row in rows:
+            memory.started.pop((row.trial, row.retry), None)
+            memory.found.pop((row.trial, row.retry), None)
+            memory.refused.pop((row.trial, row.retry), None)
+
+    async def _explained(self, job: EvalJob, row: Row) -> Row:
+        """A Pod that did not start in time says why only in its Events."""
+        if row.error is None or row.error.type != Reason.POD_START_TIMEOUT or not row.pod:
+            return row
+        text = await self._executor.newest_warning(job.metadata.namespace, row.pod)
+        return replace(row, error=replace(row.error, message=f"{text}; {row.error.message}")) if text else row
+
+    async def _look_up(self, memory: Memory, lookups: tuple[FindResult, ...]) -> None:
+        found = await asyncio.gather(*(memory.finder.find(item.trial, item.retry) for item in lookups))
+        for item, answer in zip(lookups, found, strict=True):
+            memory.found[item.trial, item.retry] = answer
+
+    async def _create(self, job: EvalJob, memory: Memory, decided: Plan) -> None:
+        frozen = memory.loaded.plan
+        held = await self._executor.ensure_secret(frozen)
+        if held is not None:
+            memory.hold = held.hold
+            return
+        slots, now = asyncio.Semaphore(PARALLEL_CREATES), self._clock.monotonic()
+        failures: list[SeatrialError] = []
+
+        async def create(index: int) -> None:
+            action = decided.creates[index]
+            key = (action.trial.name, action.retry)
+            async with slots:
+                if memory.hold is not None and memory.hold.until > self._clock.now():
+                    return
+                try:
+                    outcome = await self._executor.create(frozen, job.spec, action)
+                except Unavailable as error:
+                    failures.append(error)
+                    return
+            match outcome:
+                case Created() | Leaving():
+                    memory.started[key] = (outcome.pod.uid, now)
+                    log.info("pod created", extra={"job": str(job.key), "trial": key[0], "retry": key[1], "pod": action.pod})
+                case Refused():
+                    memory.refused[key] = outcome.judgement
+                case Held():
+                    memory.hold = outcome.hold
+
+        await asyncio.gather(*(create(index) for index in range(len(decided.creates))))
+        if failures:
+            raise failures[0]
+
+    async def _delete(self, job: EvalJob, memory: Memory, deletes: tuple[DeletePod, ...]) -> None:
+        now = self._clock.monotonic()
+
+        async def delete(action: DeletePod) -> None:
+            await self._executor.delete(job.metadata.namespace, action)
+            memory.deleted[action.uid] = now
+
+        await asyncio.gather(*(delete(action) for action in deletes))
+
+    def _plan(self, job: EvalJob, memory: Memory) -> Plan:
+        limits = self._settings.limits(pending_seconds=job.spec.timeouts.pending.seconds)
+        return plan(self._observe(job, memory), self._clock.now(), limits)
+
+    def _observe(self, job: EvalJob, memory: Memory) -> Observed:
+        uid, now = job.metadata.uid, self._clock.monotonic()
+        pods = self._pods.pods(uid)
+        gone = {(pod.trial, pod.retry): pod for pod in self._pods.gone(uid).values() if pod.owner_uid == uid}
+        shown = {(pod.trial, pod.retry) for pod in pods.values()}
+        for key, (pod_uid, at) in list(memory.started.items()):
+            seen = key in shown or (key in gone and gone[key].uid == pod_uid)
+            if seen or now - at > EXPECTATION_SECONDS:
+                del memory.started[key]
+        live = {pod.uid for pod in pods.values()}
+        for pod_uid, at in list(memory.deleted.items()):
+            if pod_uid not in live or now - at > EXPECTATION_SECONDS:
+                del memory.deleted[pod_uid]
+        return Observed(
+            spec=job.spec,
+            plan=memory.loaded.plan,
+            rows=memory.rows.by_trial,
+            pods=pods,
+            vanished=gone,
+            starting=frozenset(memory.started),
+            deleted=frozenset(memory.deleted),
+            found=memory.found,
+            refused=memory.refused,
+            started_at=parse_time(job.status.start_time),
+            hold=memory.hold,
+            saved=memory.summary_key is not None,
+        )
+
+    async def _remember(self, body: Raw, job: EvalJob) -> Memory:
+        """Everything a restart needs: the plan, the rows, and one listing of what trials have stored.
+
+        Raises:
+            NotYet, PlanRefused: there is no plan. Unavailable, Forbidden: the store or the API.
+        """
+        meta = job.metadata
+        named = job.status.plan
+        if named is not None:
+            loaded = await self._planner.load(Frozen(named.key, named.sha256, named.tasks, named.trials))
+        else:
+            loaded = await self._planner.freeze(job)
+            log.info("job planned", extra={"job": str(job.key), "trials": loaded.frozen.trials, "tasks": loaded.frozen.tasks})
+        prefix = self._prefix(job)
+        memory = Memory(loaded, RowLog(self._store, prefix), ResultFinder(self._store, prefix, self._settings.job_key(meta.uid)))
+        if named is not None:
+            await memory.rows.load()
+            await self._remember_results(memory)
+        self._memories[meta.uid] = memory
+        self._uids[meta.namespace, meta.name] = meta.uid
+        return memory
+
+    async def _remember_results(self, memory: Memory) -> None:
+        """Trials whose Pods came and went while nobody looked: they are known by what they stored, in one listing."""
+        touched = await memory.finder.touched()
+        live = {(pod.trial, pod.retry) for pod in self._pods.pods(memory.loaded.plan.uid).values()}
+        for (trial, retry), has_result in touched.items():
+            known = any(row.retry == retry for row in memory.rows.by_trial.get(trial, ()))
+            if not known and (trial, retry) not in live:
+                found = await memory.finder.find(trial, retry) if has_result else Found(None)
+                memory.found[trial, retry] = found._replace(touched=True)
+
+    # --- status ----------------------------------------------------------------------------------------------------------------------
+
+    async def _write_soon(self, body: Raw, job: EvalJob, memory: Memory, decided: Plan) -> float | None:
+        """Write the status unless it was written a moment ago; the answer is when to come back for it."""
+        status = self._status(body, job, memory, decided)
+        if not merge_difference(body.get("status") or {}, status):
+            return None
+        left = memory.status_at + self._settings.status_interval_seconds - self._clock.monotonic()
+        if left > 0 and not is_terminal(status):
+            return left
+        if not await self._send(body, memory, status):
+            return 0.0
+        if is_terminal(status):
+            self._ended(body, status)
+        return None
+
+    async def _send(self, body: Raw, memory: Memory, status: Mapping[str, Any]) -> bool:
+        memory.status_at = self._clock.monotonic()
+        return await self._writer.write(EVALJOB, body, status)
+
+    def _status(self, body: Raw, job: EvalJob, memory: Memory, decided: Plan, *, degraded: State | None = None) -> dict[str, Any]:
+        assert decided.progress is not None
+        if (
+            degraded is None
+            and memory.hold is not None
+            and memory.hold.reason is Reason.FORBIDDEN
+            and memory.hold.until > self._clock.now()
+        ):
+            degraded = State("True", Reason.FORBIDDEN, short(memory.hold.message))
+        return build_status(
+            self._context(body),
+            job.spec,
+            frozen=memory.loaded.frozen,
+            progress=decided.progress,
+            hold=memory.hold,
+            degraded=degraded,
+            summary_key=memory.summary_key,
+        )
+
+    def _context(self, body: Raw) -> Context:
+        meta = body["metadata"]
+        prefix = naming.job_prefix(meta["namespace"], meta["name"], meta["uid"])
+        return Context(
+            generation=meta.get("generation", 0),
+            previous=body.get("status") or {},
+            now=self._clock.now(),
+            prefix=f"s3://{self._settings.s3_bucket}/{prefix}",
+        )
+
+    async def _wait_for_reference(self, body: Raw, error: NotYet) -> float | None:
+        """Objects of one ``kubectl apply`` come in any order: a missing reference is final only after a moment."""
+        created = parse_time(body["metadata"].get("creationTimestamp")) or self._clock.now()
+        deadline = created + timedelta(seconds=self._settings.reference_grace_seconds)
+        if self._clock.now() >= deadline and error.reason not in (Reason.TASKSET_NOT_PINNED, Reason.MEMBER_NOT_VERIFIED):
+            raise error
+        status = waiting_status(self._context(body), error.reason, short(str(error)))
+        await self._writer.write(EVALJOB, body, status)
+        return WAIT_SECONDS
+
+    async def _refuse(self, body: Raw, error: PlanRefused) -> None:
+        log.info("job refused", extra={"job": _name(body), "reason": error.reason.value})
+        status = refused_status(self._context(body), error.reason, short(str(error)))
+        body = self._fresh(body)
+        if await self._writer.write(EVALJOB, body, {**(body.get("status") or {}), **status}):
+            self._ended(body, status)
+
+    async def _degrade(self, body: Raw, job: EvalJob, error: SeatrialError) -> None:
+        """Say what is down. Nothing is created and nothing is deleted until it is back."""
+        if isinstance(error, MissingRight):
+            reason = Reason.FORBIDDEN
+        elif "API server" in str(error):
+            return  # the status cannot be written either
+        else:
+            reason = Reason.OBJECT_STORE_UNAVAILABLE
+        memory = self._memories.get(job.metadata.uid)
+        body = self._fresh(body)
+        state = State("True", reason, short(f"{error}; the job goes on when this is solved"))
+        try:
+            if memory is None:
+                status = waiting_status(self._context(body), reason, state.message, degraded=True)
+                status = {**(body.get("status") or {}), **{key: status[key] for key in ("conditions", "observedGeneration")}}
+            else:
+                memory.store_failed = memory.store_failed or reason is Reason.OBJECT_STORE_UNAVAILABLE
+                status = self._status(body, job, memory, self._plan(job, memory), degraded=state)
+            await self._writer.write(EVALJOB, body, status)
+        except SeatrialError as second:  # the first error is the one that counts
+            log.warning("status not written", extra={"job": str(job.key), "reason": type(second).__name__})
+
+    # --- a job that ended ------------------------------------------------------------------------------------------------------------
+
+    async def _finished(self, body: Raw) -> float | None:
+        """Remove what is left of Pods, and the object itself when its time to live is over."""
+        meta, spec, status = body["metadata"], body["spec"], body["status"]
+        uid, now = meta["uid"], self._clock.now()
+        ended = parse_time(status.get("completionTime")) or now
+        memory = self._memories.get(uid)
+        keep = ended + timedelta(seconds=int((spec.get("pod") or {}).get("keepFailedSeconds") or 0))
+        waits: list[datetime] = []
+        for pod in sorted(self._pods.pods(uid).values(), key=lambda pod: pod.name):
+            if pod.deleting or pod.owner_uid != uid:
+                continue
+            rows = memory.rows.by_trial.get(pod.trial, ()) if memory is not None else ()
+            is_errored = not rows or rows[-1].outcome == "errored"
+            if is_errored and now < keep:
+                waits.append(keep)
+                continue
+            grace = STOP_GRACE_SECONDS if pod.is_terminal or (rows and rows[-1].outcome == "scored") else GRACE_SECONDS
+            await self._executor.delete(meta["namespace"], DeletePod(pod.name, pod.uid, grace))
+        if not self._pods.pods(uid):
+            self._drop(uid)
+        ttl = spec.get("ttlSecondsAfterFinished")
+        if ttl is not None:
+            if (until := ended + timedelta(seconds=int(ttl))) <= now:
+                await self._executor.delete_job(meta["namespace"], meta["name"], uid)
+            else:
+                waits.append(until)
+        return max(0.1, (min(waits) - now).total_seconds()) if waits else None
+
+    def _ended(self, body: Raw, status: Mapping[str, Any]) -> None:
+        reason = next((item["reason"] for item in status["conditions"] if item["type"] == "Finished"), "")
+        self._metrics.jobs_ended.labels(status["phase"], reason).inc()
+        log.info("job ended", extra={"job": _name(body), "phase": status["phase"], "reason": reason, "mean": status.get("mean")})
+
+    # --- memory ----------------------------------------------------------------------------------------------------------------------
+
+    def _fresh(self, body: Raw) -> Raw:
+        """The newest body that is known; our own writes are in the cache before the watch brings them."""
+        return self._writer.newest(EVALJOB, body)
+
+    def _prefix(self, job: EvalJob) -> str:
+        return naming.job_prefix(job.metadata.namespace, job.metadata.name, job.metadata.uid)
+
+    def _forget_other(self, namespace: str, name: str, uid: str) -> None:
+        """A job that was deleted and made again under the same name is another job."""
+        known = self._uids.get((namespace, name))
+        if known is not None and known != uid:
+            self.forget(namespace, name)
+
+    def _drop(self, uid: str) -> None:
+        self._memories.pop(uid, None)
+        self._pods.forget(uid)
+        self._executor.forget(uid)
+
+
+def _name(body: Raw) -> str:
+    return f"{body['metadata']['namespace']}/{body['metadata']['name']}"
