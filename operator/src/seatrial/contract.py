@@ -1,16 +1,13 @@
 """What the operator and the runner agree on: paths, names, variables, exit codes, the trial's input, the verdict, the signed result.
 
-Why one module: both sides live in different images and meet only through a Pod. It needs the standard library alone, because the
-runner starts with it. Everything a Pod sends back is read with the ``read_*`` functions here, which bound and check it.
+Why one module: both sides live in different images and meet only through a Pod. It needs the standard library alone, and imports what
+only some functions need inside them, because every container of a trial starts with it. Everything a Pod sends back is read with the
+``read_*`` functions here, which bound and check it.
 """
 
 from __future__ import annotations
 
-import base64
 import enum
-import gzip
-import hashlib
-import hmac
 import json
 import math
 from collections.abc import Mapping
@@ -211,6 +208,9 @@ def encode_input(value: TrialInput) -> str:
     Raises:
         ValueError: longer than ``INPUT_ENCODED_BYTES``.
     """
+    import base64
+    import gzip
+
     text = base64.b64encode(gzip.compress(_canonical(value), mtime=0)).decode()
     if len(text) > INPUT_ENCODED_BYTES:
         raise ValueError(f"the trial's input takes {len(text)} bytes, more than {INPUT_ENCODED_BYTES}")
@@ -219,6 +219,9 @@ def encode_input(value: TrialInput) -> str:
 
 def decode_input(text: str) -> TrialInput:
     """Inverse of ``encode_input``; the text comes from our own operator and is trusted."""
+    import base64
+    import gzip
+
     value = json.loads(gzip.decompress(base64.b64decode(text)))
     if value.get("schema") != 1:
         raise ValueError(f"input schema {value.get('schema')!r} is not 1: runner and operator have different versions")
@@ -427,6 +430,8 @@ def verify_result(data: bytes, key: bytes) -> dict[str, Any]:
     if len(data) > RESULT_BYTES:
         raise ContractBroken(f"result longer than {RESULT_BYTES} bytes")
     body = _load_object(data, "result")
+    import hmac
+
     found = body.pop(SIGNATURE_FIELD, None)
     if not isinstance(found, str) or not hmac.compare_digest(found.encode(), _signature(body, key).encode()):
         raise ContractBroken("result is not signed with the job's key")
@@ -434,6 +439,9 @@ def verify_result(data: bytes, key: bytes) -> dict[str, Any]:
 
 
 def _signature(body: Mapping[str, Any], key: bytes) -> str:
+    import hashlib
+    import hmac
+
     return hmac.new(key, _canonical(body), hashlib.sha256).hexdigest()
 
 

@@ -11,10 +11,7 @@ from __future__ import annotations
 
 import json
 import os
-import sys
-import traceback
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Final, NamedTuple
 
 from seatrial.contract import INSTRUCTION_FILE, SOLUTION_TAR, AgentEnd, Span, TrialInput
@@ -22,9 +19,9 @@ from seatrial_runner.channel import Channel, ChannelError, ConnectTimeout, EnvdE
 from seatrial_runner.clock import Deadline, Timer
 from seatrial_runner.connect import Connection, channel_fault
 from seatrial_runner.ends import hold_lock, write_end
-from seatrial_runner.faults import Fault, runner_crashed
+from seatrial_runner.faults import Fault, print_traceback, runner_crashed
 from seatrial_runner.paths import Paths
-from seatrial_runner.prepare import chunks, prepare
+from seatrial_runner.prepare import chunks, prepare, read_bytes
 from seatrial_runner.redact import Redactor, send_secrets
 from seatrial_runner.stop import Stop
 from seatrial_runner.variables import resolve_all, secret_values, template_sources
@@ -80,7 +77,7 @@ def run(paths: Paths, environ: Mapping[str, str], *, stop: Stop | None = None) -
     except Fault as fault:
         end["error"] = fault.info()
     except Exception as error:  # noqa: BLE001 - the border: the verifier must learn of a bug here from the record
-        traceback.print_exc(file=sys.stderr)
+        print_traceback()
         end["error"] = runner_crashed("agent runner", f"{type(error).__name__}: {error}").info()
     finally:
         listener.close()
@@ -92,7 +89,7 @@ def run(paths: Paths, environ: Mapping[str, str], *, stop: Stop | None = None) -
 
 
 def _run(paths: Paths, environ: Mapping[str, str], stop: Stop, listener: Listener, end: AgentEnd) -> None:
-    trial: TrialInput = json.loads(Path(paths.input).read_bytes())
+    trial: TrialInput = json.loads(read_bytes(paths.input))
     execute = _execution_of(trial)
     env = {name: environ[name] for name in trial["agent"]["env_names"] if name in environ}
     sources = template_sources(environ, trial["variables"])
@@ -182,9 +179,9 @@ def run_nop(given: Run) -> int | None:
 
 def run_oracle(given: Run) -> int | None:
     """Upload the solution and run its script. A non-zero exit code is noted in ``exit-code.txt`` and is no error."""
-    solution = Path(given.paths.task, SOLUTION_TAR)
+    solution = f"{given.paths.task}/{SOLUTION_TAR}"
     channel, paths = given.channel, given.paths
-    if not solution.exists():
+    if not os.path.exists(solution):
         raise _no_solution()
     # The script's x bits were set when the solution was packed.
     channel.put(chunks(solution), paths.solution)
@@ -209,7 +206,7 @@ def _no_solution() -> Fault:
 def run_command(given: Run) -> int | None:
     """Run the job's command line; a non-zero exit code is ``NonZeroAgentExitCodeError``, which is graded."""
     agent, paths = given.trial["agent"], given.paths
-    instruction = Path(paths.task, INSTRUCTION_FILE).read_bytes()
+    instruction = read_bytes(f"{paths.task}/{INSTRUCTION_FILE}")
     instruction_file = f"{paths.logs_agent}/{INSTRUCTION_FILE}"
     given.channel.put_bytes(instruction, instruction_file)
     env = {"INSTRUCTION_FILE": instruction_file}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Final
 
 from seatrial.contract import LOOSE_FILES_TAR, HealthcheckInput, TrialInput
@@ -26,8 +26,8 @@ def prepare(watcher: Watcher, trial: TrialInput, paths: Paths) -> None:
         EnvironmentExited, ProtocolViolation, EnvdError: from the channel.
     """
     make_log_folders(watcher.channel, paths)
-    loose_files = Path(paths.task, LOOSE_FILES_TAR)
-    if trial["environment"]["loose_files"] and loose_files.exists():
+    loose_files = f"{paths.task}/{LOOSE_FILES_TAR}"
+    if trial["environment"]["loose_files"] and os.path.exists(loose_files):
         watcher.check()
         watcher.channel.put(chunks(loose_files), trial["environment"]["workdir"] or watcher.channel.hello.cwd)
     healthcheck = trial["environment"]["healthcheck"]
@@ -78,7 +78,13 @@ def wait_healthy(watcher: Watcher, check: HealthcheckInput, *, cwd: str | None) 
             raise TimedOut
 
 
-def chunks(path: Path) -> Iterator[bytes]:
+def read_bytes(path: str) -> bytes:
+    """A local file. Not ``pathlib``: it costs 3 ms at start."""
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def chunks(path: str) -> Iterator[bytes]:
     """A local file in pieces."""
     with open(path, "rb") as file:
         while block := file.read(_BLOCK_BYTES):

@@ -11,11 +11,9 @@ import json
 import os
 import sys
 import time
-import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from io import BytesIO
-from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple, cast
 
 from seatrial import contract
@@ -24,9 +22,9 @@ from seatrial_runner.channel import Channel, ChannelError, EnvdError, ExitStatus
 from seatrial_runner.clock import Deadline, Timer, utc_now
 from seatrial_runner.connect import Connection, channel_fault
 from seatrial_runner.ends import AgentWatch
-from seatrial_runner.faults import OUT_OF_MEMORY, Fault, interrupted, runner_crashed
+from seatrial_runner.faults import OUT_OF_MEMORY, Fault, interrupted, print_traceback, runner_crashed
 from seatrial_runner.paths import Paths
-from seatrial_runner.prepare import chunks, make_log_folder
+from seatrial_runner.prepare import chunks, make_log_folder, read_bytes
 from seatrial_runner.redact import Redactor, SecretInbox
 from seatrial_runner.rewards import REWARD_FILE_BYTES, Rewards, parse_reward_json, parse_reward_text
 from seatrial_runner.stop import Stop
@@ -95,7 +93,7 @@ class Report:
         except ChannelError as error:
             self.fail(channel_fault(error, "the verifier worked"))
         except Exception as error:  # noqa: BLE001 - the border: evidence and verdict must come, whatever breaks
-            traceback.print_exc(file=sys.stderr)
+            print_traceback()
             self.fail(runner_crashed("verifier runner", f"{type(error).__name__}: {error}"))
         finally:
             self.spans[name] = timer.span()
@@ -118,7 +116,7 @@ def run(paths: Paths, environ: Mapping[str, str], *, stop: Stop | None = None, p
     stop = stop or Stop.on_sigterm()
     listener = Channel.listen(paths.verifier_socket)
     inbox = SecretInbox(paths.secrets_socket)
-    trial: TrialInput = json.loads(Path(paths.input).read_bytes())
+    trial: TrialInput = json.loads(read_bytes(paths.input))
     connection = Connection(listener, trial["timeouts"]["environment"] + patiences.agent_start)
     session = Session(paths, environ, trial, stop, patiences, connection, inbox)
     report = Report()
@@ -170,9 +168,14 @@ def _agent_end(session: Session, secrets: list[str]) -> AgentEnd:
     end_limit = None if limits["agent"] is None else start_limit + limits["agent_setup"] + limits["agent"] + patiences.agent_overtime
     watch = AgentWatch(session.paths.agent_lock, session.paths.agent_end)
     last_words = Deadline(None)
+    loaded = False
     while True:
         secrets += session.inbox.read()
         state = watch.look()
+        if state == "running" and not loaded:
+            loaded = True
+            _load_the_rest()
+            continue
         waited = watch.waited.seconds()
         match state:
             case dict():
@@ -192,6 +195,13 @@ def _agent_end(session: Session, secrets: list[str]) -> AgentEnd:
             time.sleep(watch.pause_seconds)
         else:
             stop.sleep(watch.pause_seconds)
+
+
+def _load_the_rest() -> None:
+    """What the end needs costs 60 ms to load: while the agent runs nobody waits for it."""
+    import seatrial_runner.evidence
+    import seatrial_runner.presigned
+    import seatrial_runner.result  # noqa: F401
 
 
 def _should_grade(trial: TrialInput, end: AgentEnd, report: Report) -> bool:
@@ -302,8 +312,8 @@ def _remove_planted(channel: Channel, paths: Paths) -> bool:
 
 
 def _upload_tests(channel: Channel, paths: Paths) -> None:
-    tests = Path(paths.task, TESTS_TAR)
-    if not tests.exists():
+    tests = f"{paths.task}/{TESTS_TAR}"
+    if not os.path.exists(tests):
         raise Fault("FileNotFoundError", "verifier", "the task has no tests/test.sh")
     try:
         # The script's x bits were set when the tests were packed.
@@ -349,7 +359,6 @@ def read_rewards(channel: Channel, paths: Paths, status: ExitStatus) -> Rewards:
 
 def _store(session: Session, report: Report, redactor: Redactor) -> str | None:
     """Upload logs, then the result; returns the result's digest if it is stored."""
-    # Loaded only now: nobody waits for TLS and tar while the agent starts.
     import hashlib
 
     from seatrial_runner.result import TrialOutcome, build_result
@@ -478,7 +487,8 @@ def _seconds(span: Span) -> float:
 def _say(paths: Paths, verdict: Verdict) -> None:
     """Write the termination message. Said once before the uploads too: a killed verifier then still leaves the rewards."""
     try:
-        Path(paths.termination_log).write_bytes(contract.write_verdict(verdict))
+        with open(paths.termination_log, "wb") as file:
+            file.write(contract.write_verdict(verdict))
     except OSError as error:
         sys.stderr.write(f"verifier: the verdict cannot be written: {error}\n")
 
