@@ -7,11 +7,9 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
-from tests.bench import trials
-from tests.bench.record import REPOSITORY, record
-from tests.e2e.harness import Cluster
+from ..e2e.harness import Cluster
+from . import trials
+from .record import REPOSITORY, record
 
 
 def main() -> None:
