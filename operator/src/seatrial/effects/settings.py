@@ -147,9 +147,9 @@ class Settings:
         )
 
     def job_key(self, job_uid: str) -> bytes:
-        """The job's signing key: the same after a restart, without reading a Secret."""
+        """The job's signing key: the same after a restart, without reading a Secret. Hex, because it reaches the verifier as a variable."""
         secret = self.signing_secret or hmac.new(self.s3_secret_key.encode(), b"seatrial signing secret", hashlib.sha256).hexdigest()
-        return hmac.new(secret.encode(), f"job {job_uid}".encode(), hashlib.sha256).digest()
+        return hmac.new(secret.encode(), f"job {job_uid}".encode(), hashlib.sha256).hexdigest().encode()
 
     def may_refer(self, namespace: str, other: str) -> bool:
         """Whether an object of ``namespace`` may refer into ``other``."""
