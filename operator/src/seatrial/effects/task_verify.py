@@ -10,7 +10,7 @@ import asyncio
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import IO, Any, Final, NamedTuple
 
 from seatrial.api.meta import StatusText
 from seatrial.api.reasons import Reason
@@ -102,15 +102,11 @@ class TaskVerifier:
 
     def _read(self, key: str, sha256: str) -> Facts:
         """In a thread: everything about the archive that has to be known."""
-        store, most = self._store.store, self._settings.verify_max_mib
         try:
-            size = store.stat(key).size
-            if size > most * MIB:
-                raise Refused(
-                    Reason.ARCHIVE_TOO_LARGE, f"{key} has {size // MIB} MiB, the operator verifies up to {most}: raise verifyMaxMib"
-                )
-            with tempfile.TemporaryDirectory(prefix="seatrial-verify-") as folder, store.open(key) as stream:
-                extracted = extract_archive(stream, Path(folder), sha256=sha256)  # type: ignore[arg-type]
+            with tempfile.TemporaryDirectory(prefix="seatrial-verify-") as folder, tempfile.TemporaryFile() as file:
+                self._download(key, file)
+                file.seek(0)
+                extracted = extract_archive(file, Path(folder), sha256=sha256)
                 return _facts(Path(folder) / extracted.root_name)
         except NotFound as error:
             raise Refused(Reason.TASK_ARCHIVE_MISSING, f"{key} is not in the object store: publish the task again") from error
@@ -119,6 +115,16 @@ class TaskVerifier:
         except ArchiveError as error:
             reason = Reason.TASK_ARCHIVE_CORRUPT if error.kind == "corrupt" else Reason.TASK_ARCHIVE_UNSAFE
             raise Refused(reason, f"{key}: {error}; publish the task again") from error
+
+    def _download(self, key: str, target: IO[bytes]) -> None:
+        most, size = self._settings.verify_max_mib * MIB, 0
+        with self._store.store.open(key) as stream:
+            while block := stream.read(MIB):
+                size += len(block)
+                if size > most:
+                    text = f"{key} is larger than {self._settings.verify_max_mib} MiB: raise SEATRIAL_VERIFY_MAX_MIB of the operator"
+                    raise Refused(Reason.ARCHIVE_TOO_LARGE, text)
+                target.write(block)
 
 
 def _facts(root: Path) -> Facts:
