@@ -91,6 +91,15 @@ def recall(path: Path) -> Process | None:
     return process if process.is_alive() else None
 
 
+def has_namespaces(process: Process) -> bool:
+    """False for a process that has been killed and waits for those that it takes with it."""
+    try:
+        os.readlink(f"/proc/{process.pid}/ns/net")
+    except OSError:
+        return False
+    return True
+
+
 def spawn_init(argv: Sequence[str], *, log: Path) -> Process:
     """Start the first process of new mount, network and process namespaces."""
     return _spawn(argv, log=log, environ=os.environ, join=None)

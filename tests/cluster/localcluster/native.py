@@ -81,9 +81,9 @@ class NativeProvider:
         remove_cgroups(CGROUP_ROOT, self.settings.name)
         if state.exists():
             shutil.rmtree(state)
-        for folder in (state.parent, Path("/var/lib/cni")):
-            if folder.is_dir() and not any(folder.iterdir()):
-                folder.rmdir()
+        # /var/lib/cni stays, empty: another cluster has a mount on it, which would vanish with the folder.
+        if state.parent.is_dir() and not any(state.parent.iterdir()):
+            state.parent.rmdir()
 
     # ---- single components
 
@@ -192,7 +192,12 @@ class NativeProvider:
         return cable
 
     def _init(self) -> Process | None:
-        return namespaces.recall(self._pid_file(INIT))
+        """The node's first process, if it runs; one that is on its way out is waited for."""
+        process = namespaces.recall(self._pid_file(INIT))
+        if process is not None and not namespaces.has_namespaces(process):
+            shell.wait_until("end of the node", lambda: "it is still ending" if process.is_alive() else None, timeout_seconds=60)
+            return None
+        return process
 
     def _running(self) -> tuple[Node, Process]:
         init, cable = self._init(), self._recorded_cable()
@@ -221,6 +226,8 @@ class NativeProvider:
                 shutil.rmtree(state / "run", ignore_errors=True)
                 (state / "run").mkdir(parents=True)
                 make_cgroups(CGROUP_ROOT, self.settings.name)
+                # The kernel takes a moment to remove the cable of a node that has died.
+                network.unplug(self.settings)
                 log = state / "logs" / "init.log"
                 init = namespaces.spawn_init([sys.executable, "-I", str(NODE_INIT), str(state)], log=log)
                 namespaces.remember(self._pid_file(INIT), init)

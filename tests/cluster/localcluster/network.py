@@ -104,14 +104,19 @@ def connect(settings: Settings, cable: Cable, *, init: Process, mtu: int) -> Non
             shell.run(["iptables", "-w", "-t", table, "-I", chain, *rule])
 
 
+def unplug(settings: Settings) -> None:
+    """Remove the machine's end of a cable, and with it the other one."""
+    name = interface(settings)
+    if shell.succeeds(["ip", "link", "show", "dev", name]):
+        shell.run(["ip", "link", "delete", name])
+
+
 def disconnect(settings: Settings, cable: Cable) -> None:
     """Take back all that ``connect`` did on the machine; the cable itself ends with the node."""
     for table, chain, *rule in firewall_rules(settings, cable):
         while shell.succeeds(["iptables", "-w", "-t", table, "-C", chain, *rule]):
             shell.run(["iptables", "-w", "-t", table, "-D", chain, *rule])
-    name = interface(settings)
-    if shell.succeeds(["ip", "link", "show", "dev", name]):
-        shell.run(["ip", "link", "delete", name])
+    unplug(settings)
     links = json.loads(shell.run(["ip", "-json", "link", "show", "type", "veth"]))
     if FORWARD_BEFORE.exists() and not any(link["ifname"].startswith(INTERFACE_PREFIX) for link in links):
         IP_FORWARD.write_text(FORWARD_BEFORE.read_text())
