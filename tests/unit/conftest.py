@@ -1,11 +1,13 @@
-"""Two different S3 servers on loopback, with secrets made for the session.
+"""Two different S3 servers and a small Kubernetes API on loopback, with secrets made for the session.
 
-The programs are built from Go modules on first use and kept outside the checkout. Both check signatures.
+The S3 programs are built from Go modules on first use and kept outside the checkout. Both check signatures.
 """
 
 from __future__ import annotations
 
 import fcntl
+import importlib.util
+import json
 import os
 import secrets
 import socket
@@ -14,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 from minio import Minio
@@ -156,3 +158,45 @@ def store_settings(s3_server: S3Server) -> StoreSettings:
 def store(store_settings: StoreSettings) -> Store:
     """A store over a fresh bucket."""
     return Store(store_settings)
+
+
+def _load_fake_kube() -> Any:
+    spec = importlib.util.spec_from_file_location("seatrial_fake_kube", Path(__file__).with_name("fake_kube.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def kube() -> Iterator[Any]:
+    """A ``FakeKube``."""
+    fake = _load_fake_kube().FakeKube()
+    yield fake
+    fake.close()
+
+
+@pytest.fixture
+def kubeconfig(kube: Any, tmp_path: Path) -> Path:
+    """A kubeconfig for it, with the namespace ``evals``."""
+    path = tmp_path / "kubeconfig"
+    path.write_text(json.dumps(kube.kubeconfig("evals")))
+    return path
+
+
+@pytest.fixture
+def client_environment(kubeconfig: Path, store_settings: StoreSettings, monkeypatch: pytest.MonkeyPatch) -> StoreSettings:
+    """``KUBECONFIG`` and ``SEATRIAL_S3_*`` for the fake API and a fresh bucket."""
+    for name in [name for name in os.environ if name.startswith("SEATRIAL_")]:
+        monkeypatch.delenv(name)
+    for name, value in {
+        "KUBECONFIG": str(kubeconfig),
+        "NO_COLOR": "1",
+        "SEATRIAL_S3_ENDPOINT": store_settings.endpoint,
+        "SEATRIAL_S3_BUCKET": store_settings.bucket,
+        "SEATRIAL_S3_ACCESS_KEY": store_settings.access_key,
+        "SEATRIAL_S3_SECRET_KEY": store_settings.secret_key,
+    }.items():
+        monkeypatch.setenv(name, value)
+    return store_settings

@@ -34,7 +34,14 @@ def is_terminal() -> bool:
     return sys.stderr.isatty()
 
 
-_WORDS: Final = {"check": "checked", "upload": "stored", "register": "registered", "verify": "verified", "taskset": "taskset"}
+_WORDS: Final = {
+    "check": "checked",
+    "pack": "packed",
+    "upload": "stored",
+    "register": "registered",
+    "verify": "verified",
+    "taskset": "taskset",
+}
 
 
 @contextmanager

@@ -137,12 +137,15 @@ class Cluster:
         """
         self.request("DELETE", self._path(kind, namespace, name))
 
-    def follow(self, kind: str, *, name: str | None = None, namespace: str | None = None) -> Iterator[Event | None]:
-        """The present objects as ADDED, then their changes, without end; None at least every ``WATCH_SECONDS``.
+    def follow(
+        self, kind: str, *, name: str | None = None, namespace: str | None = None, tick_seconds: float = WATCH_SECONDS
+    ) -> Iterator[Event | None]:
+        """The present objects as ADDED, then their changes, without end; None at least every ``tick_seconds`` (whole, 1 to 20).
 
         A lost connection is repaired by listing again, so an object may come twice, and one that vanished meanwhile comes as DELETED.
         """
         path, fields = self._path(kind, namespace), {"fieldSelector": f"metadata.name={name}"} if name else {}
+        seconds = max(1, min(WATCH_SECONDS, int(tick_seconds)))
         known: dict[str, Raw] = {}
         failures = 0
         while True:
@@ -156,7 +159,7 @@ class Cluster:
                     yield Event("ADDED", item)
                 version = listed["metadata"]["resourceVersion"]
                 while True:
-                    for event in self._watch(path, {**fields, "resourceVersion": version}):
+                    for event in self._watch(path, {**fields, "resourceVersion": version, "timeoutSeconds": str(seconds)}):
                         version = event.object["metadata"]["resourceVersion"]
                         if event.type == "BOOKMARK":
                             continue
@@ -252,7 +255,7 @@ class Cluster:
             query = {**query, "continue": following}
 
     def _watch(self, path: str, query: Mapping[str, str]) -> Iterator[Event]:
-        query = {**query, "watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": str(WATCH_SECONDS)}
+        query = {**query, "watch": "true", "allowWatchBookmarks": "true"}
         response = self._send("GET", path, query=query, read_seconds=WATCH_SECONDS + 10)
         buffer = b""
         try:
@@ -317,7 +320,7 @@ def _error(server: str, code: int, status: Raw, path: str, *, retry_after: str |
         case 404 if status.get("kind") != "Status" or not status.get("details", {}).get("name"):
             return NotFound(f"{server} does not know {path}: are seatrial's CRDs installed? (helm install, seatrial doctor)")
         case 404:
-            return NotFound(said)
+            return NotFound(f"{said}: seatrial get lists what there is, -n names another namespace")
         case 409 if status.get("reason") == "AlreadyExists":
             return AlreadyExists(said)
         case 409 | 410:

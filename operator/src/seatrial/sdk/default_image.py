@@ -22,13 +22,11 @@ def needs_image(task: Path) -> bool:
 
 
 def set_docker_image(task: Path, image: str) -> None:
-    """Write ``[environment].docker_image`` into the task's own task.toml, unless it has an image. The rest keeps its bytes.
+    """Write ``[environment].docker_image`` into the task's own task.toml. The rest keeps its bytes.
 
     Raises:
         InvalidSpec: the file would not be valid afterwards, e.g. because ``environment`` is an inline table.
     """
-    if not needs_image(task):
-        return
     (task / "environment").mkdir(exist_ok=True)
     file = task / CONFIG_FILE
     mode = file.stat().st_mode

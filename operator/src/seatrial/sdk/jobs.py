@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from seatrial.api.evaljob import TERMINAL_PHASES
 from seatrial.api.names import EVALJOB, LABEL_JOB, LABEL_TRIAL
@@ -34,12 +33,14 @@ class JobGone(NotFound):
     """The EvalJob was deleted while somebody waited for it; its results stay in the object store."""
 
 
-@dataclass(frozen=True)
-class Limits:
+class Limits(NamedTuple):
     """How long to wait, in seconds; None: without end. Time before the first trial started counts only against ``pending``."""
 
     pending: float | None = None
     running: float | None = None
+
+
+NO_LIMITS: Final = Limits()
 
 
 def submit(cluster: Cluster, request: JobRequest, *, dry_run: bool = False) -> Raw:
@@ -56,7 +57,7 @@ def follow(
     cluster: Cluster,
     name: str,
     *,
-    limits: Limits = Limits(),
+    limits: Limits = NO_LIMITS,
     clock: Callable[[], float] = time.monotonic,
     events: Iterator[Event | None] | None = None,
 ) -> Iterator[Raw]:
@@ -70,7 +71,8 @@ def follow(
     job = cluster.get(EVALJOB, name)
     uid, spent, last = job["metadata"]["uid"], {"pending": 0.0, "running": 0.0}, clock()
     yield job
-    for event in events if events is not None else cluster.follow(EVALJOB, name=name):
+    tick = min((limit for limit in limits if limit is not None), default=60.0)
+    for event in events if events is not None else cluster.follow(EVALJOB, name=name, tick_seconds=tick):
         if is_finished(job):
             return
         now = clock()
@@ -89,7 +91,7 @@ def follow(
             yield job
 
 
-def wait(cluster: Cluster, name: str, *, limits: Limits = Limits(), on_change: Callable[[Raw], None] | None = None) -> Raw:
+def wait(cluster: Cluster, name: str, *, limits: Limits = NO_LIMITS, on_change: Callable[[Raw], None] | None = None) -> Raw:
     """The job in its terminal phase.
 
     Raises:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import shutil
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Final, Literal, NamedTuple
 
 from seatrial.effects.store import Put, Store, StoreSettings
 from seatrial.errors import SeatrialError
-from seatrial.sdk.default_image import set_docker_image
+from seatrial.sdk.default_image import needs_image, set_docker_image
 from seatrial.taskpkg.capture import capture
 from seatrial.taskpkg.pack import pack_task
 
@@ -61,7 +60,7 @@ class Stored(NamedTuple):
 
 
 def pack_and_store(folder: str, *, settings: StoreSettings | None, destination: Destination, default_image: str | None) -> Stored:
-    """Capture, pack and store one task; faults are an outcome, so that one bad task does not end the others.
+    """Pack and store one task; faults are an outcome, so that one bad task does not end the others.
 
     Args:
         folder: the task.
@@ -72,12 +71,11 @@ def pack_and_store(folder: str, *, settings: StoreSettings | None, destination: 
     source = Path(folder)
     with tempfile.TemporaryDirectory(prefix="seatrial-pack-") as scratch:
         try:
-            if default_image is not None:
-                copy = Path(scratch) / source.name
-                capture(source, copy)
-                set_docker_image(copy, default_image)
-                source = copy
-            packed = pack_task(source, Path(scratch) / ARCHIVE_NAME)
+            if default_image is not None and needs_image(source):
+                capture(source, Path(scratch))
+                source = Path(scratch) / source.name
+                set_docker_image(source, default_image)
+            packed = pack_task(source, Path(scratch) / f"{source.name}.{ARCHIVE_NAME}")
             path = destination.path(source.name, packed.sha256)
             outcome: Literal["created", "same", "packed"] = "packed"
             if settings is not None:
@@ -86,8 +84,6 @@ def pack_and_store(folder: str, *, settings: StoreSettings | None, destination: 
             return Stored(folder, destination.ref(path), packed.sha256, packed.size_bytes, outcome)
         except (SeatrialError, OSError) as error:
             return Stored(folder, message=str(error))
-        finally:
-            shutil.rmtree(Path(scratch) / source.name, ignore_errors=True)
 
 
 @functools.cache

@@ -42,7 +42,7 @@ _TASKS_FOR_PROCESSES: Final = 24
 _APPLY_THREADS: Final = 8
 
 Outcome = Literal["created", "revised", "unchanged", "failed"]
-Stage = Literal["check", "upload", "register", "verify", "taskset"]
+Stage = Literal["check", "pack", "upload", "register", "verify", "taskset"]
 
 
 class Progress(NamedTuple):
@@ -339,7 +339,7 @@ def _store_all(
     folders = [str(task.path) for task in tasks]
     with _pool(options, len(folders)) as pool:
         for done, item in enumerate(pool.map(work, folders), 1):
-            progress(Progress("upload", done, len(folders), Path(item.folder).name))
+            progress(Progress("pack" if options.dry_run else "upload", done, len(folders), Path(item.folder).name))
             yield item
 
 
@@ -450,7 +450,7 @@ def wait_for(cluster: Cluster, kind: str, names: set[str], condition: str, *, ti
         return
     end = time.monotonic() + timeout_seconds
     single = next(iter(names)) if len(names) == 1 else None
-    for event in cluster.follow(kind, name=single):
+    for event in cluster.follow(kind, name=single, tick_seconds=timeout_seconds):
         if event is not None and event.type != "DELETED":
             name = event.object["metadata"]["name"]
             if name in names and settled_condition(event.object, condition) is not None:
