@@ -504,4 +504,10 @@ def _end_environment(channel: Channel) -> None:
 
 def _own_secrets(session: Session) -> list[str]:
     sources = template_sources(session.environ, session.trial["variables"])
-    return [*secret_values(sources), *secret_values(session.trial["verifier"]["env"])]
+    values = secret_values(sources)
+    for name, value in session.trial["verifier"]["env"].items():
+        try:
+            values += secret_values(resolve_all({name: value}, sources, where="[verifier.env]"))
+        except Fault:
+            continue  # a variable that is missing has no value to hide
+    return values

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from seatrial.contract import Cause
-from seatrial_runner.channel import Channel, EnvdError, ExitStatus
+from seatrial_runner.channel import Channel, ChannelError, EnvdError, ExitStatus, RunningExec
 from seatrial_runner.clock import Deadline, Timer
 from seatrial_runner.faults import interrupted, storage_limit
 from seatrial_runner.stop import Stop
@@ -67,7 +67,8 @@ class Watcher:
         """
         self.check()
         left = self.deadline.remaining()
-        own = Deadline(min((value for value in (left, limit_seconds) if value is not None), default=None))
+        is_own_limit = limit_seconds is not None and (left is None or limit_seconds < left)
+        own = Deadline(limit_seconds if is_own_limit else left)
         running = self.channel.start(command, env=env, cwd=cwd, user=user, timeout_seconds=own.remaining())
         overtime: Deadline | None = None
         try:
@@ -80,10 +81,9 @@ class Watcher:
                     if overtime.passed:
                         raise TimedOut
         except BaseException:
-            if not self.channel.closed:
-                running.kill()
+            _end(running)
             raise
-        if status.timed_out and self.deadline.passed:
+        if status.timed_out and not is_own_limit:
             raise TimedOut
         return status
 
@@ -98,3 +98,10 @@ class Watcher:
             if used >= FULL * limit:
                 raise storage_limit(path, used, limit, self._cause)
         self._volumes_seen = Timer()
+
+
+def _end(running: RunningExec) -> None:
+    try:
+        running.kill()
+    except ChannelError:
+        return  # the environment is gone, and the command with it

@@ -1,0 +1,104 @@
+"""The three containers under their own users, as in a Pod: who may read and reach what."""
+
+from __future__ import annotations
+
+import hashlib  # noqa: F401 - loaded before the users change: they may not be able to read the interpreter's files
+import os
+import traceback
+from collections.abc import Callable
+from datetime import datetime  # noqa: F401
+from typing import TYPE_CHECKING
+
+import pytest
+
+import seatrial_runner.diagnose
+import seatrial_runner.evidence
+import seatrial_runner.presigned
+import seatrial_runner.result  # noqa: F401
+from seatrial import contract
+from seatrial_runner import agent, stage
+
+from .conftest import QUICK
+
+if TYPE_CHECKING:
+    from .conftest import Pod
+
+pytestmark = [
+    pytest.mark.skipif(os.geteuid() != 0, reason="becoming other users needs root"),
+    # The child of the fork only runs this file's functions and ends.
+    pytest.mark.filterwarnings("ignore:This process:DeprecationWarning"),
+]
+
+
+def start_as(uid: int, part: Callable[[], object]) -> int:
+    """Run ``part`` in a child process of this user; returns its pid."""
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        os.setgroups([])
+        os.setgid(uid)
+        os.setuid(uid)
+        os.umask(0o022)
+        part()
+        os._exit(0)
+    except PermissionError:
+        os._exit(13)
+    except BaseException:  # noqa: BLE001 - a child must never return into the test session
+        traceback.print_exc()
+        os._exit(1)
+
+
+def end_of(pid: int) -> int:
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def open_volumes(pod: Pod) -> None:
+    """Modes as the kubelet makes them."""
+    for name in ("", "env"):
+        (pod.root / name).chmod(0o755)
+    for name in ("bin", "ctl", "run", "task", "tmp", "env/logs"):
+        (pod.root / name).chmod(0o777)
+    for who in ("agent", "verifier", "stage"):
+        message = pod.root / f"termination-{who}"
+        message.touch()
+        message.chmod(0o666)
+
+
+def stage_as_its_user(pod: Pod) -> int:
+    (pod.root / "tools/envd").write_bytes(pod.envd.read_bytes())
+    environ = {
+        contract.VAR_INPUT: contract.encode_input(pod.trial),
+        contract.VAR_ARCHIVE_URL: pod.store.url("archive"),
+        contract.VAR_ARCHIVE_SHA256: pod.publish(),
+    }
+
+    def run_stage() -> None:
+        assert stage.run(pod.paths(""), environ, patience=QUICK) == 0
+
+    return end_of(start_as(contract.STAGE_UID, run_stage))
+
+
+def test_a_trial_passes_with_the_users_of_a_pod(pod: Pod) -> None:
+    open_volumes(pod)
+    pod.trial["agent"]["env_names"] = ["API_KEY"]
+    pod.agent_env = {"API_KEY": "sk-canary-1"}
+    pod.files["solution/solve.sh"] += 'echo "$API_KEY"\n'
+    assert stage_as_its_user(pod) == 0
+    pod.start_envd()
+    agent_pid = start_as(contract.AGENT_UID, lambda: agent.run(pod.paths("agent"), pod.agent_env, stop=pod.stop))
+    verifier_pid = start_as(contract.VERIFIER_UID, pod.verify)
+    assert (end_of(agent_pid), end_of(verifier_pid)) == (0, 0)
+    outcome = pod.outcome()
+    assert (outcome.verdict.rewards, outcome.error, outcome.verdict.stored) == ({"reward": 1.0}, None, True)
+    assert outcome.logs["agent/oracle.txt"] == b"solved\n[REDACTED]\n"
+
+
+def test_the_agents_user_reads_its_own_folder_and_never_the_tests(pod: Pod) -> None:
+    open_volumes(pod)
+    assert stage_as_its_user(pod) == 0
+    readable = {
+        name: end_of(start_as(contract.AGENT_UID, (pod.root / "task" / name).read_bytes))
+        for name in ("agent/solution.tar", "agent/input.json", "verifier/tests.tar", "verifier/input.json")
+    }
+    assert readable == {"agent/solution.tar": 0, "agent/input.json": 0, "verifier/tests.tar": 13, "verifier/input.json": 13}
