@@ -537,6 +537,10 @@ class ObjectStream:
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise Unavailable(f"object store {self._endpoint} broke off while {self._name} was read: {_short(error)}") from error
 
+    def seekable(self) -> bool:
+        """Never: bytes come once."""
+        return False
+
     def close(self) -> None:
         """Give the connection back."""
         self._response.close()
