@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from .harness import REPOSITORY, Cluster, Result
+from .harness import REPOSITORY, SYSTEM, Cluster, Result
 
 pytestmark = pytest.mark.cluster
 
@@ -28,8 +28,12 @@ UPDATES = sorted(CASES.glob("*_update_*.yaml"))
 @pytest.fixture(scope="module")
 def server(cluster: Cluster) -> Iterator[Cluster]:
     """The cluster with our CRDs and an empty namespace."""
-    cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(REPOSITORY / "crds"))
-    cluster.kubectl("wait", "--for=condition=Established", "--timeout=60s", *(f"crd/{kind}.seatrial.dev" for kind in PLURALS))
+    # As Helm would do it, so that the chart can be installed over them and the other way round.
+    cluster.kubectl("apply", "--server-side", "--force-conflicts", "--field-manager=helm", "-f", str(REPOSITORY / "crds"))
+    names = [f"crd/{kind}.seatrial.dev" for kind in PLURALS]
+    cluster.kubectl("label", "--overwrite", *names, "app.kubernetes.io/managed-by=Helm")
+    cluster.kubectl("annotate", "--overwrite", *names, "meta.helm.sh/release-name=seatrial", f"meta.helm.sh/release-namespace={SYSTEM}")
+    cluster.kubectl("wait", "--for=condition=Established", "--timeout=60s", *names)
     cluster.kubectl("create", "namespace", NAMESPACE)
     yield cluster
     cluster.kubectl("delete", "namespace", NAMESPACE, "--timeout=60s")

@@ -1,0 +1,387 @@
+"""What the chart renders, which values it takes, and which rights it gives.
+
+``SEATRIAL_WRITE_SNAPSHOTS=1`` writes the snapshots anew; look at the difference before you commit it.
+"""
+
+from __future__ import annotations
+
+import base64
+import copy
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from seatrial.effects.settings import Settings, read_settings
+
+from .conftest import CHART, REQUIRED, Helm, Refused
+
+SNAPSHOTS = Path(__file__).parent / "snapshots"
+
+
+def values(**changes: Any) -> dict[str, Any]:
+    """The least values, with ``changes`` merged in."""
+    return merged(copy.deepcopy(dict(REQUIRED)), changes)
+
+
+def merged(base: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    for name, change in changes.items():
+        base[name] = merged(base.get(name, {}), change) if isinstance(change, Mapping) and isinstance(base.get(name), dict) else change
+    return base
+
+
+PERMUTATIONS: Mapping[str, dict[str, Any]] = {
+    "minimal": values(),
+    "namespaced": values(namespaces=["evals", "team-b"], sharedNamespaces=["suites"]),
+    "full": values(
+        crds={"install": False},
+        image={"repository": "registry.example/operator", "digest": f"sha256:{'a' * 64}"},
+        runnerImage={"repository": "registry.example/runner", "tag": "2", "pullPolicy": "Always"},
+        imagePullSecrets=[{"name": "registry"}],
+        namespaces=["evals"],
+        s3={
+            "endpoint": "https://s3.example.com",
+            "externalEndpoint": "https://store.example.com",
+            "presignEndpoint": "https://s3.inside.example.com:8443",
+            "region": "eu-central-1",
+            "pathStyle": False,
+        },
+        signingKey={"existingSecret": "own-signing-key"},
+        operator={
+            "replicas": 3,
+            "settings": {"LOG_LEVEL": "DEBUG", "WORKERS": 8},
+            "podLabels": {"team": "evals"},
+            "podAnnotations": {"note": "text"},
+            "nodeSelector": {"pool": "system"},
+            "tolerations": [{"key": "system", "operator": "Exists"}],
+            "affinity": {"nodeAffinity": {}},
+            "priorityClassName": "high",
+        },
+        serviceAccount={"name": "evaluator", "annotations": {"role": "evals"}},
+        networkPolicies={
+            "s3": {"to": [{"ipBlock": {"cidr": "203.0.113.7/32"}}], "port": 8443},
+            "publicEgress": [{"to": [{"ipBlock": {"cidr": "10.9.8.7/32"}}], "ports": [{"protocol": "TCP", "port": 3128}]}],
+            "verifyInternet": False,
+        },
+        metrics={"service": {"annotations": {"scrape": "true"}}},
+        commonLabels={"owner": "platform"},
+        fullnameOverride="trials",
+    ),
+    "bare": values(
+        operator={"replicas": 1},
+        rbac={"aggregate": False, "clientConfig": False},
+        networkPolicies={"create": False},
+        metrics={"service": {"enabled": False}},
+    ),
+}
+
+
+def shown(helm: Helm, chosen: Mapping[str, Any]) -> str:
+    """The rendered chart without the CRDs, which have a test of their own, and without the random key."""
+    objects = [item for item in helm.objects(chosen) if item["kind"] != "CustomResourceDefinition"]
+    for item in objects:
+        if item["kind"] == "Secret":
+            item["data"] = {name: f"<{len(base64.b64decode(value))} bytes>" for name, value in item["data"].items()}
+        for template in (item.get("spec", {}).get("template", {}),) if item["kind"] == "Deployment" else ():
+            template["metadata"]["annotations"]["checksum/settings"] = "<sha256>"
+    return yaml.safe_dump_all(objects, sort_keys=False, width=130)
+
+
+def one(objects: list[dict[str, Any]], kind: str, name: str) -> dict[str, Any]:
+    (found,) = [item for item in objects if (item["kind"], item["metadata"]["name"]) == (kind, name)]
+    return found
+
+
+@pytest.mark.parametrize("name", PERMUTATIONS)
+def test_chart_renders_as_reviewed(helm: Helm, name: str) -> None:
+    path = SNAPSHOTS / f"{name}.yaml"
+    text = shown(helm, PERMUTATIONS[name])
+    if os.environ.get("SEATRIAL_WRITE_SNAPSHOTS"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    assert text == path.read_text()
+
+
+@pytest.mark.parametrize("name", PERMUTATIONS)
+def test_lint_finds_nothing(helm: Helm, name: str) -> None:
+    assert "1 chart(s) linted, 0 chart(s) failed" in helm.lint(PERMUTATIONS[name])
+
+
+# --- values -----------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "path"),
+    [
+        ({"s3": {"endpoint": ""}}, "/s3/endpoint"),
+        ({"s3": {"endpoint": "minio:9000"}}, "/s3/endpoint"),
+        ({"s3": {"bucket": "Evals"}}, "/s3/bucket"),
+        ({"s3": {"region": ""}}, "/s3/region"),
+        ({"s3": {"existingSecret": ""}}, "/s3/existingSecret"),
+        ({"s3": {"accessKey": "x"}}, "/s3"),
+        ({"operator": {"replicas": -1}}, "/operator/replicas"),
+        ({"operator": {"settings": {"log_level": "DEBUG"}}}, "/operator/settings"),
+        ({"operator": {"settings": {"S3_SECRET_KEY": "x"}}}, "/operator/settings"),
+        ({"image": {"digest": "latest"}}, "/image/digest"),
+        ({"image": {"pullPolicy": "Sometimes"}}, "/image/pullPolicy"),
+        ({"namespaces": ["Evals"]}, "/namespaces/0"),
+        ({"namespaces": ["evals", "evals"]}, "/namespaces"),
+        ({"networkPolicies": {"blockedCidrs": ["10.0.0.0"]}}, "/networkPolicies/blockedCidrs/0"),
+        ({"replicas": 2}, "additional properties 'replicas' not allowed"),
+    ],
+    ids=str,
+)
+def test_wrong_values_are_refused_by_path(helm: Helm, changes: dict[str, Any], path: str) -> None:
+    with pytest.raises(Refused) as caught:
+        helm.template(values(**changes))
+    assert path in str(caught.value)
+
+
+def test_a_store_outside_the_cluster_must_be_named_for_the_network_policies(helm: Helm) -> None:
+    chosen = values(namespaces=["evals"], s3={"endpoint": "https://s3.example.com"})
+    with pytest.raises(Refused, match=r"networkPolicies\.s3\.to: say where https://s3\.example\.com is"):
+        helm.template(chosen)
+
+
+def test_the_schema_knows_every_value_and_every_value_is_documented() -> None:
+    text = (CHART / "values.yaml").read_text()
+    schema = json.loads((CHART / "values.schema.json").read_text())
+
+    def of_schema(node: dict[str, Any]) -> Any:
+        return {name: of_schema(item) for name, item in node["properties"].items() if name != "global"} if "properties" in node else None
+
+    def of_values(node: Any, known: Any) -> Any:
+        return {name: of_values(item, (known or {}).get(name)) for name, item in node.items()} if isinstance(known, dict) else None
+
+    assert of_values(yaml.safe_load(text), of_schema(schema)) == of_schema(schema)
+    undocumented = [
+        line
+        for before, line in zip(text.splitlines(), text.splitlines()[1:], strict=False)
+        if re.fullmatch(r" *[A-Za-z0-9]+: .+", line) and not before.lstrip().startswith("#")
+    ]
+    assert undocumented == []
+
+
+# --- rights -----------------------------------------------------------------------------------------------------------------------------
+
+TRIAL_RIGHTS = {
+    "seatrial.dev/evaljobs": ["get", "list", "watch"],
+    "seatrial.dev/tasks": ["get", "list", "watch"],
+    "seatrial.dev/tasksets": ["get", "list", "watch"],
+    "seatrial.dev/evaljobs/status": ["get", "patch"],
+    "seatrial.dev/tasks/status": ["get", "patch"],
+    "seatrial.dev/tasksets/status": ["get", "patch"],
+    "/pods": ["create", "delete", "get", "list", "watch"],
+    "/secrets": ["create"],
+    "/events": ["list"],
+    "events.k8s.io/events": ["create", "patch"],
+}
+
+
+def rights(rules: list[dict[str, Any]]) -> dict[str, list[str]]:
+    found: dict[str, set[str]] = {}
+    for rule in rules:
+        for group in rule["apiGroups"]:
+            for resource in rule["resources"]:
+                found.setdefault(f"{group}/{resource}", set()).update(rule["verbs"])
+    return {name: sorted(verbs) for name, verbs in found.items()}
+
+
+def bound_to_operator(objects: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Roles that a binding gives to the operator's ServiceAccount."""
+    account = next(item["metadata"]["name"] for item in objects if item["kind"] == "ServiceAccount")
+    given = {
+        (item["roleRef"]["kind"], item["roleRef"]["name"], item["metadata"].get("namespace"))
+        for item in objects
+        if item["kind"] in ("RoleBinding", "ClusterRoleBinding")
+        and {(who["kind"], who["name"]) for who in item["subjects"]} == {("ServiceAccount", account)}
+    }
+    return [item for item in objects if (item["kind"], item["metadata"]["name"], item["metadata"].get("namespace")) in given]
+
+
+def test_watching_the_whole_cluster_takes_one_cluster_role(helm: Helm) -> None:
+    found = {(item["kind"], item["metadata"].get("namespace")): rights(item["rules"]) for item in bound_to_operator(helm.objects(values()))}
+    assert found == {
+        ("ClusterRole", None): TRIAL_RIGHTS,
+        ("Role", "seatrial-system"): {"coordination.k8s.io/leases": ["create", "get", "update"]},
+    }
+
+
+def test_watching_namespaces_takes_a_role_in_each_and_no_cluster_role(helm: Helm) -> None:
+    found = bound_to_operator(helm.objects(values(namespaces=["evals", "team-b"])))
+    assert {(item["kind"], item["metadata"]["namespace"]): rights(item["rules"]) for item in found} == {
+        ("Role", "evals"): TRIAL_RIGHTS,
+        ("Role", "team-b"): TRIAL_RIGHTS,
+        ("Role", "seatrial-system"): {"coordination.k8s.io/leases": ["create", "get", "update"]},
+    }
+
+
+def test_the_lease_may_only_be_read_and_changed_by_its_name(helm: Helm) -> None:
+    objects = helm.objects(values())
+    rules = one(objects, "Role", "seatrial-lease")["rules"]
+    assert [(rule.get("resourceNames"), rule["verbs"]) for rule in rules] == [(None, ["create"]), (["seatrial"], ["get", "update"])]
+    settings = one(objects, "ConfigMap", "seatrial")["data"]
+    assert (settings["SEATRIAL_LEASE_NAME"], settings["SEATRIAL_LEASE_NAMESPACE"]) == ("seatrial", "seatrial-system")
+
+
+@pytest.mark.parametrize("name", PERMUTATIONS)
+@pytest.mark.conforms("H-62")
+def test_nothing_may_exec_into_pods_or_read_secrets_and_no_verb_is_a_star(helm: Helm, name: str) -> None:
+    roles = [item for item in helm.objects(PERMUTATIONS[name]) if item["kind"] in ("Role", "ClusterRole")]
+    assert len(roles) >= 2
+    for role in roles:
+        for resource, verbs in rights(role["rules"]).items():
+            assert "*" not in [resource, *verbs]
+            assert not resource.startswith("/pods/")
+            if resource == "/secrets":
+                assert verbs == ["create"]
+
+
+# --- operator -----------------------------------------------------------------------------------------------------------------------------
+
+
+def test_the_operator_understands_what_the_chart_tells_it(helm: Helm) -> None:
+    objects = helm.objects(PERMUTATIONS["full"])
+    container = one(objects, "Deployment", "trials")["spec"]["template"]["spec"]["containers"][0]
+    environment = {**one(objects, "ConfigMap", "trials")["data"], **{item["name"]: "from a Secret" for item in container["env"]}}
+    assert environment.keys() <= {f"SEATRIAL_{item.name.upper()}" for item in fields(Settings)}
+    settings = read_settings(environment)
+    assert (settings.namespaces, settings.s3_path_style, settings.runner_image, settings.workers, settings.listen_port) == (
+        ("evals",),
+        False,
+        "registry.example/runner:2",
+        8,
+        container["ports"][0]["containerPort"],
+    )
+
+
+def test_secrets_reach_only_the_operator_and_only_by_reference(helm: Helm) -> None:
+    objects = helm.objects(values())
+    container = one(objects, "Deployment", "seatrial")["spec"]["template"]["spec"]["containers"][0]
+    assert [(item["name"], item["valueFrom"]["secretKeyRef"]) for item in container["env"]] == [
+        ("SEATRIAL_S3_ACCESS_KEY", {"name": "s3-credentials", "key": "accessKey"}),
+        ("SEATRIAL_S3_SECRET_KEY", {"name": "s3-credentials", "key": "secretKey"}),
+        ("SEATRIAL_SIGNING_SECRET", {"name": "seatrial-signing", "key": "signingKey"}),
+    ]
+    client = one(objects, "ConfigMap", "seatrial-client")["data"]
+    assert client == {
+        "endpoint": "http://minio.minio.svc.cluster.local:9000",
+        "externalEndpoint": "http://minio.minio.svc.cluster.local:9000",
+        "bucket": "evals",
+        "region": "us-east-1",
+        "pathStyle": "true",
+        "credentialsSecret": "s3-credentials",
+    }
+
+
+def test_the_operator_meets_the_restricted_level(helm: Helm) -> None:
+    pod = one(helm.objects(values()), "Deployment", "seatrial")["spec"]["template"]["spec"]
+    assert pod["securityContext"] == {
+        "runAsNonRoot": True,
+        "runAsUser": 65532,
+        "runAsGroup": 65532,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    assert [container["securityContext"] for container in pod["containers"]] == [
+        {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
+    ]
+    assert [set(volume) for volume in pod["volumes"]] == [{"name", "emptyDir"}]
+
+
+def test_a_changed_setting_restarts_the_operator(helm: Helm) -> None:
+    def checksum(chosen: Mapping[str, Any]) -> str:
+        template = one(helm.objects(chosen), "Deployment", "seatrial")["spec"]["template"]
+        return str(template["metadata"]["annotations"]["checksum/settings"])
+
+    assert checksum(values()) == checksum(values())
+    assert checksum(values()) != checksum(values(operator={"settings": {"LOG_LEVEL": "DEBUG"}}))
+
+
+def test_a_rollout_never_has_more_than_the_replicas_and_one_may_be_away(helm: Helm) -> None:
+    objects = helm.objects(values())
+    spec = one(objects, "Deployment", "seatrial")["spec"]
+    assert (spec["replicas"], spec["strategy"]["rollingUpdate"], spec["template"]["spec"]["terminationGracePeriodSeconds"]) == (
+        2,
+        {"maxUnavailable": 1, "maxSurge": 0},
+        30,
+    )
+    assert one(objects, "PodDisruptionBudget", "seatrial")["spec"]["minAvailable"] == 1
+    assert "PodDisruptionBudget" not in {item["kind"] for item in helm.objects(PERMUTATIONS["bare"])}
+
+
+# --- trials -----------------------------------------------------------------------------------------------------------------------------
+
+
+def test_three_network_policies_in_each_namespace_and_none_lets_anything_in(helm: Helm) -> None:
+    policies = [item for item in helm.objects(PERMUTATIONS["namespaced"]) if item["kind"] == "NetworkPolicy"]
+    found = {(item["metadata"]["namespace"], item["spec"]["podSelector"]["matchLabels"]["seatrial.dev/network"]) for item in policies}
+    assert found == {(namespace, network) for namespace in ("evals", "team-b") for network in ("public", "none", "verify")}
+    assert [(item["spec"]["policyTypes"], item["spec"]["ingress"]) for item in policies] == [(["Ingress", "Egress"], [])] * 6
+
+
+def in_namespace(name: str) -> dict[str, Any]:
+    return {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": name}}}
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "peer", "port"),
+    [
+        (
+            "http://minio.minio.svc.cluster.local:9000",
+            {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "minio"}}},
+            9000,
+        ),
+        ("http://minio.store.svc", {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "store"}}}, 80),
+        ("https://192.0.2.7/", {"ipBlock": {"cidr": "192.0.2.7/32"}}, 443),
+        ("http://192.0.2.7:9000", {"ipBlock": {"cidr": "192.0.2.7/32"}}, 9000),
+    ],
+)
+def test_a_trial_without_network_reaches_the_store_and_dns_only(helm: Helm, endpoint: str, peer: dict[str, Any], port: int) -> None:
+    objects = helm.objects(values(namespaces=["evals"], s3={"endpoint": endpoint}))
+    assert one(objects, "NetworkPolicy", "seatrial-none")["spec"]["egress"] == [
+        {"to": [peer], "ports": [{"protocol": "TCP", "port": port}]},
+        {
+            "to": [
+                {
+                    "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}},
+                    "podSelector": {"matchLabels": {"k8s-app": "kube-dns"}},
+                }
+            ],
+            "ports": [{"protocol": "UDP", "port": 53}, {"protocol": "TCP", "port": 53}],
+        },
+    ]
+
+
+@pytest.mark.conforms("H-62")
+def test_a_trial_with_network_does_not_reach_the_cluster_or_metadata_services(helm: Helm) -> None:
+    policy = one(helm.objects(values(namespaces=["evals"])), "NetworkPolicy", "seatrial-public")
+    four, six = (item["ipBlock"] for item in policy["spec"]["egress"][2]["to"])
+    assert (four["cidr"], six["cidr"]) == ("0.0.0.0/0", "::/0")
+    assert {"10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16", "100.64.0.0/10"} < set(four["except"])
+    assert {"fc00::/7", "fe80::/10"} < set(six["except"])
+
+
+# --- text -----------------------------------------------------------------------------------------------------------------------------
+
+
+def test_notes_say_the_next_command(helm: Helm) -> None:
+    notes = helm.notes(values(namespaces=["evals"]))
+    assert "kubectl -n seatrial-system rollout status deployment/seatrial" in notes
+    assert "seatrial run ./suite --agent oracle --namespace evals" in notes
+    assert "No NetworkPolicy was written" not in notes
+
+
+def test_notes_warn_where_no_network_policy_was_written(helm: Helm) -> None:
+    assert "No NetworkPolicy was written: name the namespaces of your trials in networkPolicies.namespaces." in helm.notes(values())
+
+
+def test_crds_are_behind_a_switch(helm: Helm) -> None:
+    crds = [item for item in helm.objects(values()) if item["kind"] == "CustomResourceDefinition"]
+    assert [item["metadata"]["annotations"] for item in crds] == [{"helm.sh/resource-policy": "keep"}] * 3
+    assert "CustomResourceDefinition" not in {item["kind"] for item in helm.objects(values(crds={"install": False}))}
