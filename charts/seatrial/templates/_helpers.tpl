@@ -42,7 +42,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- default .Values.networkPolicies.namespaces .Values.namespaces | toJson }}
 {{- end }}
 
-{{- /* Rights in the namespaces of trials; docs/reference/rbac and the tests hold the same table. */}}
+{{- /* Rights in the namespaces of trials; tests/chart holds the same table. */}}
 {{- define "seatrial.trialRules" -}}
 - apiGroups: [seatrial.dev]
   resources: [evaljobs, tasks, tasksets]
