@@ -171,7 +171,7 @@ def test_the_schema_knows_every_value_and_every_value_is_documented() -> None:
 # --- rights -----------------------------------------------------------------------------------------------------------------------------
 
 TRIAL_RIGHTS = {
-    "seatrial.dev/evaljobs": ["get", "list", "watch"],
+    "seatrial.dev/evaljobs": ["delete", "get", "list", "watch"],
     "seatrial.dev/tasks": ["get", "list", "watch"],
     "seatrial.dev/tasksets": ["get", "list", "watch"],
     "seatrial.dev/evaljobs/status": ["get", "patch"],
@@ -222,6 +222,13 @@ def test_watching_namespaces_takes_a_role_in_each_and_no_cluster_role(helm: Helm
     }
 
 
+def test_a_shared_namespace_is_only_read(helm: Helm) -> None:
+    found = bound_to_operator(helm.objects(values(namespaces=["evals"], sharedNamespaces=["suites", "evals"])))
+    shared = [rights(item["rules"]) for item in found if item["metadata"]["namespace"] == "suites"]
+    assert shared == [{"seatrial.dev/tasks": ["get", "list"], "seatrial.dev/tasksets": ["get", "list"]}]
+    assert len([item for item in found if item["metadata"]["namespace"] == "evals"]) == 1
+
+
 def test_the_lease_may_only_be_read_and_changed_by_its_name(helm: Helm) -> None:
     objects = helm.objects(values())
     rules = one(objects, "Role", "seatrial-lease")["rules"]
@@ -249,7 +256,10 @@ def test_nothing_may_exec_into_pods_or_read_secrets_and_no_verb_is_a_star(helm: 
 def test_the_operator_understands_what_the_chart_tells_it(helm: Helm) -> None:
     objects = helm.objects(PERMUTATIONS["full"])
     container = one(objects, "Deployment", "trials")["spec"]["template"]["spec"]["containers"][0]
-    environment = {**one(objects, "ConfigMap", "trials")["data"], **{item["name"]: "from a Secret" for item in container["env"]}}
+    environment = {
+        **one(objects, "ConfigMap", "trials")["data"],
+        **{item["name"]: "from a Secret" for item in container["env"] if "valueFrom" in item},
+    }
     assert environment.keys() <= {f"SEATRIAL_{item.name.upper()}" for item in fields(Settings)}
     settings = read_settings(environment)
     assert (settings.namespaces, settings.s3_path_style, settings.runner_image, settings.workers, settings.listen_port) == (
@@ -264,7 +274,7 @@ def test_the_operator_understands_what_the_chart_tells_it(helm: Helm) -> None:
 def test_secrets_reach_only_the_operator_and_only_by_reference(helm: Helm) -> None:
     objects = helm.objects(values())
     container = one(objects, "Deployment", "seatrial")["spec"]["template"]["spec"]["containers"][0]
-    assert [(item["name"], item["valueFrom"]["secretKeyRef"]) for item in container["env"]] == [
+    assert [(item["name"], item["valueFrom"]["secretKeyRef"]) for item in container["env"] if "valueFrom" in item] == [
         ("SEATRIAL_S3_ACCESS_KEY", {"name": "s3-credentials", "key": "accessKey"}),
         ("SEATRIAL_S3_SECRET_KEY", {"name": "s3-credentials", "key": "secretKey"}),
         ("SEATRIAL_SIGNING_SECRET", {"name": "seatrial-signing", "key": "signingKey"}),

@@ -47,6 +47,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 - apiGroups: [seatrial.dev]
   resources: [evaljobs, tasks, tasksets]
   verbs: [get, list, watch]
+# For ttlSecondsAfterFinished.
+- apiGroups: [seatrial.dev]
+  resources: [evaljobs]
+  verbs: [delete]
 - apiGroups: [seatrial.dev]
   resources: [evaljobs/status, tasks/status, tasksets/status]
   verbs: [get, patch]
