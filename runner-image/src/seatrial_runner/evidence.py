@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import BinaryIO, Final, Literal, NamedTuple, Protocol, TypedDict
 
 from seatrial.contract import ArtifactInput
-from seatrial_runner.channel import ChannelError, Entry, EnvdError, EnvironmentExited
+from seatrial_runner.channel import ChannelError, Entry, EnvdError, EnvironmentExited, GetSummary
 from seatrial_runner.redact import Redactor
 
 MIB: Final = 1024 * 1024
@@ -49,6 +49,8 @@ class Items(Protocol):
 
     def __iter__(self) -> Iterator[Entry]: ...
     def read(self, max_bytes: int = ...) -> bytes: ...
+    @property
+    def summary(self) -> GetSummary: ...
     def close(self) -> None: ...
 
 
@@ -97,14 +99,15 @@ class EvidenceWriter:
         self._entries = caps.entries
         self._truncated: list[str] = []
         self._names: set[str] = set()
+        self._is_whole = True
 
     def add_logs(self, source: Source, path: str, prefix: str) -> None:
         """The tree at ``path`` below ``prefix``; what cannot be read is named as missing."""
         try:
-            for name, entry, items in self._items(source, path):
-                self._add(f"{prefix}/{name}" if name else prefix, entry, items, whole=False)
+            for name, entry, items in self._items(source, path, prefix):
+                self._add(name, entry, items, whole=False)
         except EnvdError as error:
-            self._note(f"{prefix}: {error}")
+            self._lose(prefix, str(error))
 
     def add_artifact(self, source: Source, path: str, destination: str, exclude: Sequence[str]) -> AddedArtifact:
         """One artifact below ``artifacts/``.
@@ -112,19 +115,21 @@ class EvidenceWriter:
         Raises:
             EnvdError: nothing readable is at ``path``.
         """
+        top = f"artifacts/{destination}"
         kind: Literal["file", "directory"] = "file"
-        complete, count = True, 0
-        for name, entry, items in self._items(source, path):
-            if not name:
+        count = 0
+        self._is_whole = True
+        for name, entry, items in self._items(source, path, top):
+            if name == top:
                 kind = "directory" if entry.kind == "dir" else "file"
-                complete = complete and entry.kind != "link"
+                if entry.kind == "link":
+                    self._lose(top, "a link is not followed")
+            elif _is_excluded(name.removeprefix(f"{top}/"), exclude):
+                continue
             else:
-                if _is_excluded(name, exclude):
-                    continue
                 count += 1
-            place = f"artifacts/{destination}/{name}" if name else f"artifacts/{destination}"
-            complete = self._add(place, entry, items, whole=True) and complete
-        return AddedArtifact(kind, complete, count)
+            self._add(name, entry, items, whole=True)
+        return AddedArtifact(kind, self._is_whole, count)
 
     def add_bytes(self, name: str, data: bytes) -> None:
         """A file of our own, beyond all caps."""
@@ -135,57 +140,68 @@ class EvidenceWriter:
         self._gzip.close()
         return Evidence(self._hashing.hexdigest(), self._hashing.size, tuple(self._truncated[:_LISTED]))
 
-    def _items(self, source: Source, path: str) -> Iterator[tuple[str, Entry, Items]]:
-        """Entries with their name below ``path``, "" for ``path`` itself."""
-        items = source.get(path, max_bytes=16 * self._caps.read_bytes, max_entries=self._caps.entries, max_file_bytes=self._caps.read_bytes)
+    def _items(self, source: Source, path: str, top: str) -> Iterator[tuple[str, Entry, Items]]:
+        """Entries with their names in the archive, ``top`` for ``path`` itself; ends early when a cap is met."""
+        caps = self._caps
+        items = source.get(path, max_bytes=16 * caps.read_bytes, max_entries=caps.entries, max_file_bytes=caps.read_bytes)
         try:
             is_tree = False
             for number, entry in enumerate(items):
+                if self._out_of_time() or self._entries <= 0:
+                    self._lose(top, "the rest is left out: " + ("no time" if self._entries > 0 else "too many entries"))
+                    return
                 if number == 0:
                     is_tree = entry.kind == "dir"
-                    yield "", entry, items
+                    yield top, entry, items
                 elif is_tree and _is_plain(entry.name):
-                    yield entry.name, entry, items
+                    yield f"{top}/{entry.name}", entry, items
+            self._lose_what_was_not_read(top, items.summary)
         finally:
             items.close()
 
-    def _add(self, name: str, entry: Entry, items: Items, *, whole: bool) -> bool:
-        """True if the entry is in the archive, uncut."""
+    def _lose_what_was_not_read(self, top: str, summary: GetSummary) -> None:
+        if summary.skipped_large:
+            self._lose(top, f"{summary.skipped_large} files are too large to read")
+        if summary.skipped_unreadable:
+            self._lose(top, f"{summary.skipped_unreadable} files cannot be read")
+        if summary.truncated:
+            self._lose(top, "the rest is left out: too many entries, or too deep")
+
+    def _lose(self, name: str, why: str) -> None:
+        """Note that ``name`` is not, or not wholly, in the archive."""
+        self._is_whole = False
+        if len(self._truncated) < _LISTED:
+            self._truncated.append(f"{name}: {why}"[:200])
+
+    def _add(self, name: str, entry: Entry, items: Items, *, whole: bool) -> None:
         if name in self._names:
-            return True
-        if self._entries <= 0 or self._out_of_time():
-            self._note(f"{name}: left out ({'no time' if self._entries > 0 else 'too many entries'})")
-            return False
+            return
         self._entries -= 1
         self._names.add(name)
         match entry.kind:
             case "dir":
                 self._write_special(name, entry, tarfile.DIRTYPE)
-                return True
             case "link":
-                if not _stays_inside(name, entry.link_target):
-                    return False
-                self._write_special(name, entry, tarfile.SYMTYPE)
-                return True
+                if _stays_inside(name, entry.link_target):
+                    self._write_special(name, entry, tarfile.SYMTYPE)
             case "file":
-                return self._add_file(name, entry, items, whole=whole)
+                self._add_file(name, entry, items, whole=whole)
 
-    def _add_file(self, name: str, entry: Entry, items: Items, *, whole: bool) -> bool:
+    def _add_file(self, name: str, entry: Entry, items: Items, *, whole: bool) -> None:
         mode = 0o755 if entry.mode & 0o111 else 0o644
         if whole and entry.size > self._caps.file_bytes:
             if entry.size > self._left:
-                self._note(f"{name}: left out ({entry.size} bytes)")
-                return False
+                self._lose(name, f"left out, {entry.size} bytes are too many")
+                return
             self._left -= entry.size
             self._write(name, _Exactly(_Masked(items, self._redactor), entry.size), entry.size, mode=mode, mtime=entry.mtime)
-            return True
+            return
         data, cut = _read_capped(items, entry.size, min(self._caps.file_bytes, max(0, self._left)))
         data = self._redactor.file(name, data)
         self._left -= len(data)
         if cut:
-            self._note(f"{name}: cut from {entry.size} bytes")
+            self._lose(name, f"cut from {entry.size} bytes")
         self._write(name, io.BytesIO(data), len(data), mode=mode, mtime=entry.mtime)
-        return not cut
 
     def _write(self, name: str, data: BinaryIO | _Exactly, size: int, *, mode: int, mtime: int) -> None:
         info = tarfile.TarInfo(name)
@@ -198,10 +214,6 @@ class EvidenceWriter:
         if type == tarfile.SYMTYPE:
             info.linkname = entry.link_target
         self._tar.addfile(info)
-
-    def _note(self, text: str) -> None:
-        if len(self._truncated) < _LISTED:
-            self._truncated.append(text[:200])
 
 
 def collect_artifacts(
@@ -287,6 +299,10 @@ class _FailingItems:
         except ChannelError:
             return b""  # padded to the announced size; the next entry raises
 
+    @property
+    def summary(self) -> GetSummary:
+        return self._items.summary
+
     def close(self) -> None:
         self._items.close()
 
@@ -306,17 +322,25 @@ class _LocalItems:
         self._max_entries = max_entries
         self._max_file_bytes = max_file_bytes
         self._file: BinaryIO | None = None
+        self._special = self._large = self._unreadable = 0
+        self._is_cut = False
+
+    @property
+    def summary(self) -> GetSummary:
+        return GetSummary(0, 0, self._special, self._large, self._unreadable, 0, self._is_cut)
 
     def __iter__(self) -> Iterator[Entry]:
         left = self._max_entries
         for folder, folders, files, descriptor in os.fwalk(self._path, follow_symlinks=False, onerror=None):
             relative = os.path.relpath(folder, self._path)
-            if relative.count("/") >= _LOCAL_DEPTH:
+            if relative.count("/") >= _LOCAL_DEPTH and folders:
+                self._is_cut = True
                 folders.clear()
             yield _local_entry(relative, os.fstat(descriptor))
             for name in sorted([*files, *(name for name in folders if _is_link(name, descriptor))]):
                 left -= 1
                 if left < 0:
+                    self._is_cut = True
                     return
                 entry = self._open(name, descriptor, relative)
                 if entry is not None:
@@ -329,11 +353,16 @@ class _LocalItems:
             status = os.lstat(name, dir_fd=directory)
             if stat.S_ISLNK(status.st_mode):
                 return _local_entry(place, status)._replace(link_target=os.readlink(name, dir_fd=directory))
-            if not stat.S_ISREG(status.st_mode) or status.st_size > self._max_file_bytes:
+            if not stat.S_ISREG(status.st_mode):
+                self._special += 1
+                return None
+            if status.st_size > self._max_file_bytes:
+                self._large += 1
                 return None
             descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=directory)
         except OSError:
-            return None  # gone, or readable by root alone
+            self._unreadable += 1  # gone, or readable by root alone
+            return None
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             os.close(descriptor)

@@ -14,16 +14,17 @@ from typing import NamedTuple
 import pytest
 
 from seatrial.contract import ArtifactInput
-from seatrial_runner.channel import ChannelError, Entry, EnvdError, EnvironmentExited
+from seatrial_runner.channel import ChannelError, Entry, EnvdError, EnvironmentExited, GetSummary
 from seatrial_runner.evidence import DEFAULT_CAPS, Caps, EvidenceWriter, FailingSource, LocalSource, Source, collect_artifacts
 from seatrial_runner.redact import Redactor
 
 
 class Given(NamedTuple):
-    """A source of prepared entries; the bytes of an ``Exception`` are raised instead."""
+    """A source of prepared entries; ``error`` is raised at their end."""
 
     entries: dict[str, tuple[Entry, bytes]]
     error: ChannelError | None = None
+    summary: GetSummary = GetSummary(0, 0, 0, 0, 0, 0, False)
 
     def get(self, path: str, *, max_bytes: int, max_entries: int, max_file_bytes: int | None = None) -> GivenItems:
         if not self.entries:
@@ -45,6 +46,10 @@ class GivenItems:
 
     def read(self, max_bytes: int = 65536) -> bytes:
         return self._data.read(max_bytes)
+
+    @property
+    def summary(self) -> GetSummary:
+        return self._given.summary
 
     def close(self) -> None:
         """Nothing to close."""
@@ -125,15 +130,28 @@ def test_the_total_is_bounded_and_what_is_missing_is_named() -> None:
     assert archive.truncated[0] == "agent/log2: cut from 400 bytes"
 
 
-def test_too_many_entries_are_left_out_and_named_at_most_twenty_times() -> None:
+def test_too_many_entries_end_the_reading_and_are_named() -> None:
     archive = archive_of(given(*(file(f"log{number}", b"") for number in range(100))), caps=Caps(entries=3))
-    assert set(archive.files) == {"agent/log0", "agent/log1"}
-    assert (len(archive.truncated), archive.truncated[0]) == (20, "agent/log2: left out (too many entries)")
+    assert (set(archive.files), archive.truncated) == ({"agent/log0", "agent/log1"}, ("agent: the rest is left out: too many entries",))
+
+
+def test_at_most_twenty_losses_are_named() -> None:
+    archive = archive_of(given(*(file(f"log{number}", b"xx") for number in range(100))), caps=Caps(file_bytes=1))
+    assert len(archive.truncated) == 20
 
 
 def test_without_time_nothing_more_is_read() -> None:
     archive = archive_of(given(file("log", b"x")), out_of_time=True)
-    assert (archive.files, archive.truncated[0]) == ({}, "agent: left out (no time)")
+    assert (archive.files, archive.truncated) == ({}, ("agent: the rest is left out: no time",))
+
+
+def test_what_envd_left_out_is_named() -> None:
+    source = given(file("log", b"x"))._replace(summary=GetSummary(1, 1, 4, 2, 3, 0, True))
+    assert archive_of(source).truncated == (
+        "agent: 2 files are too large to read",
+        "agent: 3 files cannot be read",
+        "agent: the rest is left out: too many entries, or too deep",
+    )
 
 
 def test_a_file_that_shrank_is_no_broken_archive() -> None:
@@ -154,7 +172,7 @@ def test_a_long_artifact_that_shrank_is_filled_up() -> None:
 
 def test_an_artifact_that_does_not_fit_is_left_out_and_named() -> None:
     archive = archive_of(given(file("big", b"x" * 3000)), caps=Caps(file_bytes=1000, total_bytes=2000), as_artifact=True)
-    assert (archive.files, archive.truncated) == ({}, ("artifacts/data/big: left out (3000 bytes)",))
+    assert (archive.files, archive.truncated) == ({}, ("artifacts/data/big: left out, 3000 bytes are too many",))
 
 
 def test_an_environment_that_dies_meanwhile_costs_the_rest_only() -> None:
@@ -229,4 +247,4 @@ def test_a_very_deep_local_tree_is_cut(tmp_path: Path) -> None:
         deep.mkdir()
     writer = EvidenceWriter(io.BytesIO(), redactor=Redactor())
     writer.add_logs(LocalSource([str(tmp_path)]), str(tmp_path), "agent")
-    assert writer.finish().size_bytes > 0
+    assert writer.finish().truncated == ("agent: the rest is left out: too many entries, or too deep",)
