@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from localcluster import gobuild, release, shell
 from localcluster import provider as providers
-from localcluster import release, shell
 from localcluster.kind import KindProvider
 from localcluster.native import NativeProvider
 from localcluster.provider import ComponentStatus, Provider
@@ -48,6 +48,8 @@ def _parser() -> argparse.ArgumentParser:
     install.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a further value of the chart, as for helm")
     images = commands.add_parser("images", help="build what changed and give it to the node")
     images.add_argument("names", nargs="*", metavar="NAME", help="such as runner, operator, smoke/hello-pass; all without one")
+    binary = commands.add_parser("binary", help="print the path of a Go binary, built if need be; needs no cluster")
+    binary.add_argument("name", choices=sorted(gobuild.BINARIES))
     load_image = commands.add_parser("load", help="give an image archive to the node")
     load_image.add_argument("archive", type=Path)
     for name, what in (("start", "start a component that does not run"), ("restart", "end and start a component")):
@@ -82,6 +84,8 @@ def _run(arguments: argparse.Namespace, settings: Settings) -> int:
             with shell.locked(settings.lock_file):
                 for name, digest in provider.give_images(arguments.names):
                     print(name, digest)
+        case "binary":
+            print(gobuild.build(settings, arguments.name))
         case "load":
             provider.load_archive(arguments.archive)
         case "start":

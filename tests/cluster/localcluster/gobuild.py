@@ -50,6 +50,8 @@ BINARIES: Mapping[str, Binary] = {
         Binary("versitygw", "addons", "github.com/versity/versitygw/cmd/versitygw"),
         Binary("helm", "addons", "helm.sh/helm/v4/cmd/helm"),
         Binary("kube-router", "netpol", "github.com/cloudnativelabs/kube-router/v2/cmd/kube-router"),
+        # Only for the test that gives kind-config.yaml to kind's own loader.
+        Binary("kind", "kind", "sigs.k8s.io/kind"),
         Binary("envd", "runner-image/envd", "."),
     )
 }
@@ -85,7 +87,13 @@ def _is_source(path: Path) -> bool:
 
 
 def build(settings: Settings, name: str) -> Path:
-    """Path of a binary, built if the cache does not hold it."""
+    """Path of a binary, built if the cache does not hold it.
+
+    Raises:
+        ClusterError: there is no such binary, no Go, or its build fails.
+    """
+    if name not in BINARIES:
+        raise ClusterError(f"no binary {name!r}; there are {', '.join(sorted(BINARIES))}")
     binary = BINARIES[name]
     folder = module_folder(binary, settings.checkout)
     go = find_go(settings)
