@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from seatrial.effects.store import Store
 from seatrial_runner.presigned import Patience, StoreError, StoreMissing, StoreRefused, StoreTaken, StoreUnavailable, download, upload
 
 if TYPE_CHECKING:
+    from ..conftest import S3Server
     from .conftest import ObjectStore
 
 PATIENCE = Patience(seconds=5.0, attempts=3, first_pause_seconds=0.01, longest_pause_seconds=0.02, answer_seconds=2.0)
@@ -119,3 +121,22 @@ def test_giving_up_ends_the_repetition_at_once(object_store: ObjectStore) -> Non
     object_store.fail("key", *[503] * 3)
     with pytest.raises(StoreUnavailable, match="tried 1 times"):
         upload(object_store.url("key"), io.BytesIO(b"x"), content_type="text/plain", patience=PATIENCE, give_up=lambda: True)
+
+
+def test_real_servers_store_once_and_give_it_back(each_s3_server: S3Server) -> None:
+    store = Store(each_s3_server.bucket())
+    url = store.presign_put("a/b c.json", expires_seconds=60)
+    upload(url, io.BytesIO(b"first"), content_type="application/json", patience=PATIENCE)
+    with pytest.raises(StoreTaken, match="412 PreconditionFailed"):
+        upload(url, io.BytesIO(b"second"), content_type="application/json", patience=PATIENCE)
+    target = io.BytesIO()
+    download(store.presign_get("a/b c.json", expires_seconds=60), target, max_bytes=100, patience=PATIENCE)
+    assert target.getvalue() == b"first"
+
+
+def test_real_servers_name_what_is_missing_and_refuse_a_wrong_signature(each_s3_server: S3Server) -> None:
+    store = Store(each_s3_server.bucket())
+    with pytest.raises(StoreMissing, match="NoSuchKey"):
+        download(store.presign_get("none", expires_seconds=60), io.BytesIO(), max_bytes=100, patience=PATIENCE)
+    with pytest.raises(StoreRefused, match="403 SignatureDoesNotMatch"):
+        download(store.presign_get("none", expires_seconds=60) + "0", io.BytesIO(), max_bytes=100, patience=PATIENCE)
