@@ -469,7 +469,7 @@ class Download:
                 return b""
 
     def _finish(self) -> None:
-        if self._pull():
+        if self._reader.has_rest() or self._pull():
             raise ProtocolViolation("envd sent data behind the end of a tar stream")
         ok = self._result or {}
         self._summary = GetSummary(

@@ -73,6 +73,10 @@ class TarReader:
         self._content -= len(piece)
         return piece
 
+    def has_rest(self) -> bool:
+        """Whether bytes came behind what was read."""
+        return bool(self._buffer)
+
     def _entry(self, header: bytes, extended: dict[str, bytes]) -> Entry:
         checksum = sum(header[:148]) + 8 * 0x20 + sum(header[156:])
         if header[257:263] != b"ustar\0" or _number(header[148:156]) != checksum:
