@@ -12,7 +12,6 @@ import tarfile
 import urllib.parse
 from pathlib import Path
 
-import minio.credentials
 import minio.signer
 import pytest
 from localcluster import debian, namespaces, oci, shell
@@ -21,6 +20,7 @@ from localcluster.native import make_cgroups, remove_cgroups
 from localcluster.provider import ComponentStatus
 from localcluster.s3 import EMPTY_SHA256, Credentials, authorization
 from localcluster.settings import ClusterError
+from minio.credentials.providers import StaticProvider
 
 
 def test_a_recorded_process_is_found_again_only_while_it_is_the_same(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_requests_are_signed_as_another_client_signs_them() -> None:
         url=urllib.parse.urlsplit(url),
         region="us-east-1",
         headers={"Host": "s3.example:9000", "x-amz-content-sha256": EMPTY_SHA256, "x-amz-date": "20130524T000000Z"},
-        credentials=minio.credentials.StaticProvider("identity", "hidden").retrieve(),
+        credentials=StaticProvider("identity", "hidden").retrieve(),
         content_sha256=EMPTY_SHA256,
         date=now,
     )
