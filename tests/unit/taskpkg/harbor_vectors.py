@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
 import sys
 import tempfile
@@ -48,10 +49,40 @@ def config_texts() -> Iterator[str]:
     for value in ('"agent"', "1000", "true", "1.5", "1.0", '"7"', '""', "[]"):
         yield f"[agent]\nuser = {value}\n"
     for key in ("cpus", "memory_mb", "storage_mb", "gpus"):
-        for value in ("2", '"2"', "2.0", "0.5", "1.5", '"1.5"', '"2.0"', "nan", "inf", "-1", "true", '"x"', '"0x10"', "99999999999999999999"):
+        for value in (
+            "2",
+            '"2"',
+            "2.0",
+            "0.5",
+            "1.5",
+            '"1.5"',
+            '"2.0"',
+            "nan",
+            "inf",
+            "-1",
+            "true",
+            '"x"',
+            '"0x10"',
+            "99999999999999999999",
+        ):
             yield f"{ENV}{key} = {value}\n"
     for key in ("memory", "storage"):
-        for value in ('"1.5g"', '"512K"', '"2GB"', '"2048"', '"xG"', '"4G"', '" 4 g "', '"-1G"', '"1e2M"', '"nanG"', '""', "2048", "true", "1.5"):
+        for value in (
+            '"1.5g"',
+            '"512K"',
+            '"2GB"',
+            '"2048"',
+            '"xG"',
+            '"4G"',
+            '" 4 g "',
+            '"-1G"',
+            '"1e2M"',
+            '"nanG"',
+            '""',
+            "2048",
+            "true",
+            "1.5",
+        ):
             yield f"{ENV}{key} = {value}\n"
         for value in ("1", "4096", '"4096"', "4096.0"):
             yield f'{ENV}{key} = "4G"\n{key}_mb = {value}\n'
@@ -65,14 +96,26 @@ def config_texts() -> Iterator[str]:
     yield "[verifier.environment]\nallow_internet = false\n"
     yield f"{STEP}[steps.verifier.environment]\nallow_internet = false\n"
     for section in ("environment", "agent", "verifier"):
-        for mode in ("", 'network_mode = "public"\n', 'network_mode = "no-network"\n', 'network_mode = "allowlist"\n', 'network_mode = "Public"\n'):
+        for mode in (
+            "",
+            'network_mode = "public"\n',
+            'network_mode = "no-network"\n',
+            'network_mode = "allowlist"\n',
+            'network_mode = "Public"\n',
+        ):
             for hosts in ("", "allowed_hosts = []\n", 'allowed_hosts = ["Example.COM."]\n', 'allowed_hosts = "x"\n'):
                 yield f"[{section}]\n{mode}{hosts}"
     for host in hosts_to_try():
         yield f'{ENV}network_mode = "allowlist"\nallowed_hosts = [{json.dumps(host)}]\n'
     for value in ('"linux"', '"LINUX"', '"Windows"', '"mac"', "1"):
         yield f"{ENV}os = {value}\n"
-    for value in ("{type = \"v6e\", topology = \"2x4\"}", '{type = "", topology = "2x4"}', '{type = "v", topology = " 2x2x1 "}', '{type = "v"}', '"v"'):
+    for value in (
+        '{type = "v6e", topology = "2x4"}',
+        '{type = "", topology = "2x4"}',
+        '{type = "v", topology = " 2x2x1 "}',
+        '{type = "v"}',
+        '"v"',
+    ):
         yield f"{ENV}tpu = {value}\n"
     for topology in ("2", "0x2", "2x", "2X4", "02x4", "2x4\\n"):
         yield f'{ENV}tpu = {{type = "v", topology = "{topology}"}}\n'
@@ -80,11 +123,11 @@ def config_texts() -> Iterator[str]:
         yield f"[environment.env]\nA = {value}\n"
         yield f"[verifier.env]\nA = {value}\n"
         yield f"[solution.env]\nA = {value}\n"
-    yield f"{ENV}gpu_types = [\"H100\"]\n"
+    yield f'{ENV}gpu_types = ["H100"]\n'
     yield f"{ENV}gpu_types = [1]\n"
     yield f"{ENV}docker_image = 3\n"
-    yield f"{ENV}docker_image = \"\"\n"
-    yield f"{ENV}skills_dir = \"/skills\"\nworkdir = \"/app\"\nbuild_timeout_sec = \"9\"\n"
+    yield f'{ENV}docker_image = ""\n'
+    yield f'{ENV}skills_dir = "/skills"\nworkdir = "/app"\nbuild_timeout_sec = "9"\n'
     yield "[environment.healthcheck]\n"
     yield '[environment.healthcheck]\ncommand = ""\nretries = "2"\n'
     yield '[environment.healthcheck]\ncommand = "x"\nretries = 2.5\n'
@@ -94,7 +137,8 @@ def config_texts() -> Iterator[str]:
         yield f'[task]\nname = "{name}"\n'
     yield "[task]\n"
     yield '[task]\nname = "o/n"\nversion = ""\n'
-    yield '[task]\nname = "o/n"\nversion = "any text"\ndescription = "d"\nkeywords = ["k"]\nauthors = [{name = "A"}, {name = "B", email = "b@c"}]\n'
+    authors = 'authors = [{name = "A"}, {name = "B", email = "b@c"}]\n'
+    yield f'[task]\nname = "o/n"\nversion = "any text"\ndescription = "d"\nkeywords = ["k"]\n{authors}'
     yield '[task]\nname = "o/n"\nauthors = ["Name"]\n'
     yield '[task]\nname = "o/n"\nauthors = [{email = "b@c"}]\n'
     yield '[metadata]\nauthors = ["Name"]\nanything = {deep = [1, 2.5, true]}\n'
@@ -113,7 +157,19 @@ def hosts_to_try() -> Iterator[str]:
     yield from ("*.example.com", "*.com", "*.1.2.3.4", "*.", "*", "a.*.com", "*a.com", "a*.com", "**.a", "*.a_b", "", " ", ".")
     yield from ("2001:db8::1", "2001:DB8:0:0:0:0:0:1", "::1", "[::1]", "fe80::1%eth0", "2001:db8::/32", "2001:db8::1/32")
     yield from ("10.0.0.0/8", "10.0.0.1/8", "10.0.0.0/33", "10.0.0.0/255.0.0.0", "10.0.0.0/", "/8", "0.0.0.0/0", "10.0.0.1/32")
-    yield from ("http://a.com", "a.com:80", "a.com/path", "user@a.com", "a_b.com", "-a.com", "a-.com", "a..com", "ä.com", "xn--4ca.com", "a b")
+    yield from (
+        "http://a.com",
+        "a.com:80",
+        "a.com/path",
+        "user@a.com",
+        "a_b.com",
+        "-a.com",
+        "a-.com",
+        "a..com",
+        "ä.com",
+        "xn--4ca.com",
+        "a b",
+    )
     yield from ("a" * 63, "a" * 64, "a." * 100 + "a", "010.0.0.1", "1.2.3.4.", "a.com\n")
 
 
@@ -190,16 +246,57 @@ def step_texts() -> Iterator[str]:
 
 def step_names() -> Iterator[str]:
     yield from ("a", "a b", " a", "a ", "a.", ".", "..", "", " ", ".a", "a.b", "a/b", "a\\b", "a:b", "a*", "a?", "a<", "a>", "a|", 'a"')
-    yield from ("a\tb", "a\u007f", "con", "CON", "con.txt", "CON .txt", "console", "aux", "nul", "prn", "com1", "COM9", "com0", "com10", "lpt\u00b2")
+    yield from (
+        "a\tb",
+        "a\u007f",
+        "con",
+        "CON",
+        "con.txt",
+        "CON .txt",
+        "console",
+        "aux",
+        "nul",
+        "prn",
+        "com1",
+        "COM9",
+        "com0",
+        "com10",
+        "lpt\u00b2",
+    )
     yield from ("conin$", "CONOUT$", "x" * 255, "x" * 256, "\u00e9" * 127, "\u00e9" * 128, "\u65e5\u672c", "a%b", "a#b")
 
 
 def artifact_texts() -> Iterator[str]:
-    for entry in ('"/a"', '"a"', '"../a"', '"/a/../b"', '"/a/..b"', '""', "3", "{}", '{source = "/a"}', '{source = "/a", service = "main"}'):
+    for entry in (
+        '"/a"',
+        '"a"',
+        '"../a"',
+        '"/a/../b"',
+        '"/a/..b"',
+        '""',
+        "3",
+        "{}",
+        '{source = "/a"}',
+        '{source = "/a", service = "main"}',
+    ):
         yield f"artifacts = [{entry}]\n"
     for source in ("/a", "C:/a", "c:\\\\a", "a", "./a", ""):
         yield f'artifacts = [{{source = "{source}", service = "db"}}]\n'
-    for destination in ("", "a", "a/b", "/a", "../a", "a/../b", ".", "./a", "a\\\\b", "manifest.json", "manifest.json/", "./manifest.json", "a/manifest.json"):
+    for destination in (
+        "",
+        "a",
+        "a/b",
+        "/a",
+        "../a",
+        "a/../b",
+        ".",
+        "./a",
+        "a\\\\b",
+        "manifest.json",
+        "manifest.json/",
+        "./manifest.json",
+        "a/manifest.json",
+    ):
         yield f'artifacts = [{{source = "/a", destination = "{destination}"}}]\n'
     for service in ("", " db ", "-db", "d b", "main"):
         yield f'artifacts = [{{source = "/a", service = "{service}"}}]\n'
@@ -282,17 +379,29 @@ def folders() -> Iterator[tuple[str, dict[str, Any]]]:
     yield "steps-own-verifier-image", STEP_FILES | {"task.toml": per_step, "tests/test.sh": absent, "steps/one/tests/test.sh": SCRIPT}
     built = STEPS + '[verifier]\nenvironment_mode = "separate"\n'
     yield "steps-built-verifier", STEP_FILES | {"task.toml": built, "tests/test.sh": absent, "tests/Dockerfile": "FROM x\n"}
-    yield "workdir-and-trajectory", STEP_FILES | {"steps/one/workdir/setup.sh": "x\n", "steps/one/trajectory.json": "{}\n", "trajectory.json": "{}\n"}
+    yield (
+        "workdir-and-trajectory",
+        STEP_FILES | {"steps/one/workdir/setup.sh": "x\n", "steps/one/trajectory.json": "{}\n", "trajectory.json": "{}\n"},
+    )
     yield from ignore_folders()
-    yield "default-ignores", BASE | {"tests/__pycache__/a.pyc": "x", "tests/b.pyc": "x", "tests/.DS_Store": "x", "tests/c.swp": "x", "tests/d~": "x"}
+    yield (
+        "default-ignores",
+        BASE | {"tests/__pycache__/a.pyc": "x", "tests/b.pyc": "x", "tests/.DS_Store": "x", "tests/c.swp": "x", "tests/d~": "x"},
+    )
     yield "own-gitignore", BASE | {".gitignore": "*.log\n!keep.log\n", "tests/a.log": "x", "tests/keep.log": "x", "tests/b.pyc": "x"}
-    yield "gitignore-folder", BASE | {".gitignore": "/tests/data/\nbuild\n", "tests/data/a": "x", "solution/build": "x", "environment/build/y": "x"}
+    yield (
+        "gitignore-folder",
+        BASE | {".gitignore": "/tests/data/\nbuild\n", "tests/data/a": "x", "solution/build": "x", "environment/build/y": "x"},
+    )
     yield "gitignore-reinclude", BASE | {".gitignore": "/tests/data/\n!/tests/data/keep\n", "tests/data/keep": "x", "tests/data/a": "x"}
     yield "gitignore-everything", BASE | {".gitignore": "*\n"}
     yield "gitignore-negate-all", BASE | {".gitignore": "*\n!*.md\n!*/\n"}
     yield "gitignore-comments", BASE | {".gitignore": "# x\n\n\\#a\n a\nb \n", "tests/#a": "x", "tests/a": "x", "tests/b": "x"}
     yield "nested-gitignore-has-no-effect", BASE | {"tests/.gitignore": "*\n", "tests/x": "x"}
-    yield "links-in-digest", BASE | {"tests/x": {"link": "test.sh"}, "environment/folder": {"link": "../tests"}, "tests/bad": {"link": "nowhere"}}
+    yield (
+        "links-in-digest",
+        BASE | {"tests/x": {"link": "test.sh"}, "environment/folder": {"link": "../tests"}, "tests/bad": {"link": "nowhere"}},
+    )
     yield "other-root-files", BASE | {"LICENSE": "x\n", "notes/a": "x\n", "README.md": "r\n"}
     yield "odd-names", BASE | {"tests/\u00e9": "x", "tests/a b": "y", "tests/a-b": "1", "tests/a.b": "2", "tests/a/b": "3", "tests/A": "4"}
     yield "git-in-environment", BASE | {"environment/.git/config": "x", "environment/__pycache__/x": "x", "environment/.DS_Store": "x"}
@@ -342,15 +451,42 @@ def build_folder(root: Path, entries: dict[str, Any]) -> None:
 
 def instructions() -> Iterator[str]:
     yield from ("", "\n", "a", "a\n", "\n\na\n", "a\r\nb\r\n", "a\rb", "  \n\t\na\n", "\n a")
-    yield from ("<!-- canary 1 -->\na", "# my CANARY deployment\n\ntext", "\n# canary\na", "# canary\n# canary two\n\n\na\n# canary", "#canary", "a # canary")
-    yield from ("<!-- canary -->", "  <!-- Canary -->  \r\n\r\na", "<!-- canary\n-->\na", "<!-- harbor-canary GUID x -->\nDo it.\n", "<!-- x -->\n# canary\na")
+    yield from (
+        "<!-- canary 1 -->\na",
+        "# my CANARY deployment\n\ntext",
+        "\n# canary\na",
+        "# canary\n# canary two\n\n\na\n# canary",
+        "#canary",
+        "a # canary",
+    )
+    yield from (
+        "<!-- canary -->",
+        "  <!-- Canary -->  \r\n\r\na",
+        "<!-- canary\n-->\na",
+        "<!-- harbor-canary GUID x -->\nDo it.\n",
+        "<!-- x -->\n# canary\na",
+    )
     yield from ("\u2028# canary\na", "\x0c\na", "# ca\nnary")
 
 
 def version_lists() -> Iterator[list[str]]:
     yield from (["1.0", "head", "2.0"], ["1.0", "1.10", "1.9"], ["a", "b"], ["1.0rc1", "1.0"], ["1.0.dev1", "1.0a1"], ["1.0.post1", "1.0"])
-    yield from (["1.0", "1.0.0"], ["1.0.0", "1.0"], ["v2", "1.9"], ["1!0.1", "9"], ["x", "0.1"], ["1.0+a", "1.0"], ["1.0+2", "1.0+10", "1.0+a"])
-    yield from (["2024-01-01", "2024.1.2"], ["1.0-1", "1.0"], ["latest", "stable"], ["1.0b2", "1.0b10", "1.0rc1"], ["1.0.dev2", "1.0.post1.dev1", "1.0"])
+    yield from (
+        ["1.0", "1.0.0"],
+        ["1.0.0", "1.0"],
+        ["v2", "1.9"],
+        ["1!0.1", "9"],
+        ["x", "0.1"],
+        ["1.0+a", "1.0"],
+        ["1.0+2", "1.0+10", "1.0+a"],
+    )
+    yield from (
+        ["2024-01-01", "2024.1.2"],
+        ["1.0-1", "1.0"],
+        ["latest", "stable"],
+        ["1.0b2", "1.0b10", "1.0rc1"],
+        ["1.0.dev2", "1.0.post1.dev1", "1.0"],
+    )
     yield from (["HEAD", "1"], ["1.0.alpha", "1.0.beta-2"], ["1.0pre1", "1.0c2"])
 
 
@@ -412,7 +548,7 @@ def plain(value: Any) -> Any:
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, list):
         return [plain(item) for item in value]
-    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+    if isinstance(value, float) and not math.isfinite(value):
         return f"float {value}"
     return value
 

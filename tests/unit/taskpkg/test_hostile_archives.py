@@ -171,7 +171,9 @@ def _paths() -> Iterator[Hostile]:
     yield Hostile("path-parent-in-extended-header", after_start(pax(record("path", "../x")), block("t/b")), "unsafe", UNSAFE_PATH)
     yield Hostile("path-nul-in-extended-header", after_start(pax(record("path", "t/a\0b")), block("t/b")), "unsafe", UNSAFE_PATH)
     yield Hostile("path-parent-in-prefix", after_start(block("x", prefix=b"t/..")), "unsafe", UNSAFE_PATH)
-    yield Hostile("path-name-too-long-for-the-system", after_start(pax(record("path", "t/" + "a" * 300)), block("t/b")), "unsafe", "The file system")
+    yield Hostile(
+        "path-name-too-long-for-the-system", after_start(pax(record("path", "t/" + "a" * 300)), block("t/b")), "unsafe", "The file system"
+    )
     yield Hostile("path-missing-parent", after_start(file("t/nowhere/x")), "unsafe", PARENT)
     yield Hostile("path-parent-in-another-case", after_start(file("t/Tests/x")), "unsafe", PARENT)
     yield Hostile("path-below-a-file", after_start(file("t/a"), file("t/a/b")), "unsafe", PARENT)
@@ -220,7 +222,9 @@ def _links() -> Iterator[Hostile]:
     yield Hostile("link-replaced-by-file", after_start(link("t/x", "/etc/passwd"), file("t/x")), "unsafe", DUPLICATE)
     yield Hostile("link-folder-over-link", after_start(link("t/x", "tests"), folder("t/x/")), "unsafe", DUPLICATE)
     yield Hostile("link-without-target", after_start(link("t/x", "")), "unsafe", "Invalid symlink entry")
-    yield Hostile("link-with-data", after_start(block("t/x", type=b"2", size=1, link="tests") + padded(b"x")), "unsafe", "Invalid symlink entry")
+    yield Hostile(
+        "link-with-data", after_start(block("t/x", type=b"2", size=1, link="tests") + padded(b"x")), "unsafe", "Invalid symlink entry"
+    )
     nul = pax(record("linkpath", "a\0b"))
     yield Hostile("link-with-nul", after_start(nul, link("t/x", "a")), "unsafe", "Invalid symlink entry")
     long = pax(record("linkpath", "./" * 2100 + "tests"))
@@ -234,7 +238,9 @@ def _extended_headers() -> Iterator[Hostile]:
     for key in ("GNU.sparse.map", "GNU.sparse.major", "GNU.sparse.size"):
         yield Hostile(f"pax-{key}", after_start(pax(record(key, "1")), block("t/x")), "unsafe", SPARSE)
     yield Hostile("pax-path-twice", after_start(pax(record("path", "t/a"), record("path", "t/b")), block("t/x")), "unsafe", METADATA)
-    yield Hostile("pax-path-twice-in-a-chain", after_start(pax(record("path", "t/a")), pax(record("path", "t/b")), block("t/x")), "unsafe", METADATA)
+    yield Hostile(
+        "pax-path-twice-in-a-chain", after_start(pax(record("path", "t/a")), pax(record("path", "t/b")), block("t/x")), "unsafe", METADATA
+    )
     yield Hostile("pax-chain", after_start(*[pax() for _ in range(9)], block("t/x")), "unsafe", EXCESSIVE)
     yield Hostile("pax-too-large", after_start(block("p", type=b"x", size=9000)), "unsafe", EXCESSIVE)
     yield Hostile("pax-of-8-exbibytes", after_start(block("p", type=b"x", size=b"\x80" + b"\x00" * 3 + b"\x7f" * 8)), "unsafe", EXCESSIVE)

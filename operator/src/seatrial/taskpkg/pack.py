@@ -27,7 +27,7 @@ _GZIP_HEADER: Final = bytes.fromhex("1f8b08000000000002ff")
 _LEVEL: Final = 9
 _TYPES: Final = {"file": b"0", "link": b"2", "directory": b"5"}
 # Pieces between reader and compressor: bounded, so that a slow disk or a slow processor never fills the memory.
-_QUEUED_PIECES: Final = 16
+_QUEUED_PIECES: Final = 8
 _PIECE_BYTES: Final = 256 * 1024
 
 
