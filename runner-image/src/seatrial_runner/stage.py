@@ -160,7 +160,10 @@ def _exclusions(root: Path) -> Callable[[Path], bool]:
     """Which files ``.harborignore`` leaves out. The rules need a library, and most tasks have none."""
     if not any(item.path.name == IGNORE_FILE for scope in ("tests", "solution") for item in _walk(root / scope)):
         return lambda path: False
-    from seatrial.taskpkg.ignore import HarborIgnore, IgnoreError
+    try:
+        from seatrial.taskpkg.ignore import HarborIgnore, IgnoreError
+    except ModuleNotFoundError as error:
+        raise StageFailed(StageExit.TASK_UNSUPPORTED, f"this runner image cannot read {IGNORE_FILE} ({error})") from error
 
     rules = HarborIgnore(root)
 

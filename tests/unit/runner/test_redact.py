@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import socket
 import tempfile
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -42,12 +44,14 @@ def test_masking_keeps_the_length() -> None:
     assert Redactor(["secret-1"]).mask(b"<secret-1>") == b"<********>"
 
 
-def _socket_path() -> Path:
-    return Path(tempfile.mkdtemp(prefix="inbox-")) / "secrets.sock"
+@pytest.fixture
+def path() -> Iterator[Path]:
+    """Of a socket; short, because it may have at most 107 bytes."""
+    with tempfile.TemporaryDirectory(prefix="inbox-") as folder:
+        yield Path(folder) / "secrets.sock"
 
 
-def test_values_sent_before_anybody_reads_arrive() -> None:
-    path = _socket_path()
+def test_values_sent_before_anybody_reads_arrive(path: Path) -> None:
     inbox = SecretInbox(str(path))
     assert send_secrets(str(path), ["sk-canary-123", "sk-canary-123"], wait_seconds=5)
     assert inbox.read() == ["sk-canary-123"]
@@ -56,8 +60,7 @@ def test_values_sent_before_anybody_reads_arrive() -> None:
     assert not path.exists()
 
 
-def test_a_verifier_that_starts_later_is_waited_for() -> None:
-    path = _socket_path()
+def test_a_verifier_that_starts_later_is_waited_for(path: Path) -> None:
     sent: list[bool] = []
     thread = threading.Thread(target=lambda: sent.append(send_secrets(str(path), ["sk-canary-123"], wait_seconds=10)))
     thread.start()
@@ -67,18 +70,15 @@ def test_a_verifier_that_starts_later_is_waited_for() -> None:
     inbox.close()
 
 
-def test_without_a_verifier_the_sender_knows() -> None:
-    assert not send_secrets(str(_socket_path()), ["sk-canary-123"], wait_seconds=0.05)
+def test_without_a_verifier_the_sender_knows(path: Path) -> None:
+    assert not send_secrets(str(path), ["sk-canary-123"], wait_seconds=0.05)
 
 
 def test_without_secrets_nobody_is_needed() -> None:
     assert send_secrets("/nowhere/secrets.sock", [], wait_seconds=0)
 
 
-def test_what_is_no_list_of_texts_is_ignored() -> None:
-    import socket
-
-    path = _socket_path()
+def test_what_is_no_list_of_texts_is_ignored(path: Path) -> None:
     inbox = SecretInbox(str(path))
     for data in (b"nonsense", b"[" * 100_000, b'{"a": 1}', b'[1, "short", "long enough"]'):
         with socket.socket(socket.AF_UNIX) as connection:
