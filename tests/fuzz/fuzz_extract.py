@@ -27,7 +27,25 @@ from seatrial.taskpkg.extract import ArchiveError, extract_archive
 
 # Above what the process needs after its first thousand archives.
 GROWTH_KIB = 128 * 1024
-NAMES = ("t", "T", "a", "A", "b", "tests", "..", ".", "", "\u00e9", "e\u0301", "a b", "a ", "x" * 120, "task.toml", "instruction.md", "task_template")
+NAMES = (
+    "t",
+    "T",
+    "a",
+    "A",
+    "b",
+    "tests",
+    "..",
+    ".",
+    "",
+    "\u00e9",
+    "e\u0301",
+    "a b",
+    "a ",
+    "x" * 120,
+    "task.toml",
+    "instruction.md",
+    "task_template",
+)
 
 
 def load_corpus() -> ModuleType:
@@ -62,7 +80,9 @@ def mutated(data: bytes, random_: random.Random) -> bytes:
                 work[at : at + 12] = random_.choice((b"\x80" + b"\xff" * 11, b"\xff" * 12, b"77777777777\0", bytes(12)))
             case _:
                 start = at // 512 * 512
-                work[start : start + 512] = random_.choice((bytes(512), HOSTILE.block("t/x"), HOSTILE.pax(HOSTILE.record("path", "t/x"))[:512]))
+                work[start : start + 512] = random_.choice(
+                    (bytes(512), HOSTILE.block("t/x"), HOSTILE.pax(HOSTILE.record("path", "t/x"))[:512])
+                )
     return bytes(work)
 
 
@@ -91,10 +111,12 @@ def random_tar(random_: random.Random) -> bytes:
             case 2:
                 parts.append(HOSTILE.file(path(), random_.randbytes(random_.choice((0, 1, 511, 512, 5000)))))
             case 3:
-                parts.append(HOSTILE.link(path(), random_.choice((path(), "a", "../a", "..", ".", "tests/../a", "/etc/passwd", "t/a", "../t/a"))))
+                parts.append(
+                    HOSTILE.link(path(), random_.choice((path(), "a", "../a", "..", ".", "tests/../a", "/etc/passwd", "t/a", "../t/a")))
+                )
             case _:
                 parts.append(HOSTILE.block(path(), type=bytes([random_.randrange(256)]), size=random_.choice((0, 1, 1 << 20))))
-    return b"".join(parts) + HOSTILE.END
+    return b"".join([*parts, HOSTILE.END])
 
 
 def next_archive(random_: random.Random, seeds: list[bytes]) -> bytes:

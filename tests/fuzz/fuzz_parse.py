@@ -26,8 +26,44 @@ from seatrial.taskpkg.parse import Problem, parse_task_toml
 SECONDS_PER_TEXT = 2.0
 DATASET = '[dataset]\nname = "a/b"\n[[tasks]]\nname = "a/b"\ndigest = "sha256:' + "a" * 64 + '"\n[[files]]\npath = "metric.py"\n'
 REGISTRY = '[{"name": "n", "version": "1", "description": "", "tasks": [{"name": "a", "path": "p"}], "metrics": [{"type": "mean"}]}]'
-TOKENS = ("[", "]", "[[", "]]", "{", "}", "=", '"', "'", '"""', "'''", "\n", "\r", ",", ".", "#", "\\", "\\u0000", "\x00", "\ufeff", "\u2028")
-TOKENS += ("1", "-1", "nan", "inf", "1e999", "0x", "true", "1979-05-27T07:32:00Z", "9" * 5000, "a.b.c", "steps", "environment", "[steps.agent]\n")
+TOKENS: tuple[str, ...] = (
+    "[",
+    "]",
+    "[[",
+    "]]",
+    "{",
+    "}",
+    "=",
+    '"',
+    "'",
+    '"""',
+    "'''",
+    "\n",
+    "\r",
+    ",",
+    ".",
+    "#",
+    "\\",
+    "\\u0000",
+    "\x00",
+    "\ufeff",
+    "\u2028",
+)
+TOKENS += (
+    "1",
+    "-1",
+    "nan",
+    "inf",
+    "1e999",
+    "0x",
+    "true",
+    "1979-05-27T07:32:00Z",
+    "9" * 5000,
+    "a.b.c",
+    "steps",
+    "environment",
+    "[steps.agent]\n",
+)
 
 
 def load_vectors() -> ModuleType:

@@ -197,7 +197,7 @@ def _types() -> Iterator[Hostile]:
 
 
 def _links() -> Iterator[Hostile]:
-    targets = {
+    targets: dict[str, str | bytes] = {
         "absolute": "/etc/passwd",
         "escaping": "../../outside",
         "escaping-and-back": "../../t/tests",
@@ -357,8 +357,8 @@ def test_the_same_writer_makes_an_archive_that_is_accepted(tmp_path: Path) -> No
     assert os.readlink(tmp_path / "t/run") == "tests/test.sh"
 
 
-def test_two_thousand_nested_folders_are_refused_and_removed(tmp_path: Path) -> None:
-    paths = ["t" + "/a" * depth for depth in range(1, 1500)]
+def test_a_thousand_nested_folders_are_refused_and_removed(tmp_path: Path) -> None:
+    paths = ["t" + "/a" * depth for depth in range(1, 1200)]
     parts = [folder("t/"), *[part for path in paths for part in (pax(record("path", f"{path}/")), folder("x/"))], file("t/../x")]
     with pytest.raises(ArchiveError, match=UNSAFE_PATH):
         extract(tar(*parts), tmp_path / "target", LIMITS._replace(entries=100_000))
@@ -367,8 +367,8 @@ def test_two_thousand_nested_folders_are_refused_and_removed(tmp_path: Path) -> 
 
 def test_links_that_would_take_hours_to_resolve_are_refused_in_seconds(tmp_path: Path) -> None:
     slow = "./" * 2000 + "l{:05}"
-    parts = [part for index in range(11_000) for part in (pax(record("linkpath", slow.format(index + 1))), link(f"t/l{index:05}", "x"))]
-    data = gzip.compress(folder("t/") + b"".join(parts) + file("t/l11000") + END, 1, mtime=0)
+    parts = [part for index in range(3000) for part in (pax(record("linkpath", slow.format(index + 1))), link(f"t/l{index:05}", "x"))]
+    data = gzip.compress(folder("t/") + b"".join(parts) + file("t/l03000") + END, 1, mtime=0)
     with pytest.raises(ArchiveError) as caught:
         extract_archive(io.BytesIO(data), tmp_path / "target")
     assert caught.value.kind == "unsafe"

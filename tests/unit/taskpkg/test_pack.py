@@ -159,6 +159,11 @@ def test_special_files_are_refused_and_hard_links_become_two_files(tmp_path: Pat
         pack_task(task, tmp_path / "second")
 
 
+def replace_by_fifo(file: Path) -> None:
+    file.unlink()
+    os.mkfifo(file)
+
+
 @pytest.mark.conforms("N-31")
 @pytest.mark.parametrize(
     ("change", "message"),
@@ -167,8 +172,8 @@ def test_special_files_are_refused_and_hard_links_become_two_files(tmp_path: Pat
         pytest.param(lambda file: file.write_text("longer than before"), "Task grew during capture|Task changed", id="longer"),
         pytest.param(lambda file: file.write_text("x"), "Task changed during capture", id="shorter"),
         pytest.param(lambda file: (file.unlink(), file.write_text("12345")), "Task changed during capture", id="replaced"),
-        pytest.param(lambda file: (file.unlink(), os.symlink("/etc/passwd", file)), "Task changed during capture", id="now-a-link"),
-        pytest.param(lambda file: (file.unlink(), os.mkfifo(file)), "Task changed during capture", id="now-a-fifo"),
+        pytest.param(lambda file: (file.unlink(), file.symlink_to("/etc/passwd")), "Task changed during capture", id="now-a-link"),
+        pytest.param(replace_by_fifo, "Task changed during capture", id="now-a-fifo"),
         pytest.param(lambda file: file.unlink(), "Task changed during capture", id="gone"),
     ],
 )

@@ -72,6 +72,8 @@ def check_task(path: Path, *, default_image: str | None = None, limits: Limits =
         problems += _config_problems(path, config, default_image=default_image, limits=limits)
         problems += advise(path, config, listed)
         digest = content_digest(path)
+    except UnicodeEncodeError:
+        digest = None  # a name that is not Unicode, refused above
     except (OSError, ValueError) as error:
         problems.append(_error("unreadable", CONFIG_FILE, f"The content digest cannot be computed: {error}", "make every file readable"))
         digest = None

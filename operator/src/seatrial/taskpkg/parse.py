@@ -69,7 +69,7 @@ def parse_task_toml(text: str | bytes, *, file: str = "task.toml") -> tuple[Task
     if isinstance(document, Problem):
         return None, (document,)
     config, errors = validate_document(TaskConfig, document)
-    return config, (*errors, *_warnings(document))
+    return config, tuple(sorted((*errors, *_warnings(document)), key=lambda problem: (problem.severity, problem.line or 0)))
 
 
 def read_toml(text: str | bytes, *, file: str) -> TomlDocument | Problem:

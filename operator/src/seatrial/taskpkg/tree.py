@@ -16,7 +16,7 @@ from seatrial.taskpkg.limits import DEFAULT
 # The kernel's own bound (ELOOP); a longer chain cannot be opened anyway.
 MAX_LINK_HOPS: Final = 40
 # All links together. 100,000 ordinary links take 600,000 steps; targets made of "./" would take hours without a bound.
-MAX_LINK_STEPS: Final = 20_000_000
+MAX_LINK_STEPS: Final = 5_000_000
 
 
 class TreeError(ValueError):
