@@ -104,11 +104,11 @@ def test_no_right_in_the_cluster_lets_the_operator_exec_or_read_secrets(installe
     who = f"system:serviceaccount:{SYSTEM}:{account}"
     answers = {
         question: installed.kubectl("auth", "can-i", *question.split(), "-n", NAMESPACE, f"--as={who}", check=False).strip()
-        for question in ("create pods/exec", "get pods/log", "get secrets", "list secrets", "create pods", "delete pods")
+        for question in ("create pods --subresource=exec", "get pods --subresource=log", "get secrets", "list secrets", "create pods", "delete pods")
     }
     assert answers == {
-        "create pods/exec": "no",
-        "get pods/log": "no",
+        "create pods --subresource=exec": "no",
+        "get pods --subresource=log": "no",
         "get secrets": "no",
         "list secrets": "no",
         "create pods": "yes",

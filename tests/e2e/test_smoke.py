@@ -99,7 +99,7 @@ def test_publishing_the_same_suite_again_changes_nothing(installed: Cluster, smo
 def test_run_does_the_whole_flow_in_one_command(installed: Cluster) -> None:
     name = unique("run")
     done = installed.seatrial(
-        "run", "examples/suites/smoke", "-a", "oracle", "-k", "2", "-n", "8", "-i", "smoke/hello-pass", "-i", "smoke/sum-fail",
+        "run", "examples/suites/smoke", "-a", "oracle", "-k", "2", "-n", "8", "-i", "hello-pass", "-i", "sum-fail",
         "--job-name", name, "--namespace", NAMESPACE,
     )  # fmt: skip
     assert done.code == 0
@@ -115,7 +115,7 @@ def test_run_does_the_whole_flow_in_one_command(installed: Cluster) -> None:
 
 def test_run_exits_1_when_nothing_could_be_scored(installed: Cluster) -> None:
     done = installed.seatrial(
-        "run", "examples/suites/smoke", "-i", "smoke/verifier-dies", "--job-name", unique("none"), "--namespace", NAMESPACE, check=False
+        "run", "examples/suites/smoke", "-i", "verifier-dies", "--job-name", unique("none"), "--namespace", NAMESPACE, check=False
     )
     assert done.code == 1
     assert "NothingScored" in done.out + done.err
