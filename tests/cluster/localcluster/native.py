@@ -106,7 +106,8 @@ class NativeProvider:
         """End a component, start it again and wait until it is healthy."""
         process = namespaces.recall(self._pid_file(self._known(component)))
         if process is not None:
-            process.end(f"end of {component}")
+            # Short: the API server would wait a minute for watches that never end by themselves.
+            process.end(f"end of {component}", grace_seconds=3)
         self.start(component)
 
     # ---- what is known
