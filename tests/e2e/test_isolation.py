@@ -40,7 +40,7 @@ def probed(installed: Cluster, tmp_path_factory: pytest.TempPathFactory) -> tupl
 exec > /logs/agent/probe.txt 2>&1
 ls -la /tests && echo TESTS-VISIBLE
 ls /var/run/secrets/kubernetes.io/serviceaccount && echo TOKEN-VISIBLE
-env | grep -E 'SEATRIAL|X-Amz|KUBERNETES_SERVICE' && echo VARIABLES-VISIBLE
+env | grep -E 'SEATRIAL|X-Amz' && echo VARIABLES-VISIBLE
 tr '\\0' '\\n' < /proc/1/environ | grep -E 'SEATRIAL|X-Amz' && echo PID1-VARIABLES-VISIBLE
 touch /seatrial/ctl/x && echo CTL-WRITABLE
 touch /seatrial/bin/x && echo BIN-WRITABLE

@@ -145,7 +145,7 @@ def test_logs_of_a_trial_show_what_its_tests_printed(installed: Cluster, finishe
             id="threshold",
         ),
         pytest.param({"cancel": True}, "Cancelled", "Cancelled", id="cancelled"),
-        pytest.param({"select": {"include": ["no/such-task"]}}, "Failed", "InvalidSpec", id="invalid"),
+        pytest.param({"select": {"include": ["no/such-task"]}}, "Failed", "NothingSelected", id="invalid"),
     ],
 )
 def test_waiting_for_finished_returns_in_every_ending(
