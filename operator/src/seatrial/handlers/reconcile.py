@@ -139,6 +139,11 @@ class JobPass:
         if uid is not None:
             self._drop(uid)
 
+    def trial_count(self, namespace: str, name: str) -> int:
+        """Trials of a job that is in memory, else 0: what a pass over it costs."""
+        memory = self._memories.get(self._uids.get((namespace, name), ""))
+        return memory.loaded.frozen.trials if memory is not None else 0
+
     # --- a job at work ---------------------------------------------------------------------------------------------------------------
 
     async def _work(self, body: Raw, job: EvalJob) -> float | None:

@@ -50,9 +50,9 @@ log = logging.getLogger(__name__)
 
 DRAIN_SECONDS: Final = 10.0
 QUICK_SECONDS: Final = 0.05
-"""Shortest pause between passes of one job."""
-PASS_SHARE: Final = 50.0
-"""A job rests this many times as long as its last pass took, so that passes never fill the loop."""
+"""Shortest pause between passes of one object."""
+TRIAL_SECONDS: Final = 0.0001
+"""A job rests so long per trial after a pass: passes take a few per cent of the loop, whatever the size of the job."""
 
 
 class TaskEnded(Exception):
@@ -149,7 +149,8 @@ class Operator:
                 log.exception("pass failed with a bug", extra={"object": _text(key)})
             seconds = time.monotonic() - started
             self._metrics.pass_seconds.labels(key.kind, "failed" if failed else "done").observe(seconds)
-            self.queue.rest(key, min(self._settings.pass_interval_seconds, max(QUICK_SECONDS, PASS_SHARE * seconds)))
+            trials = self.jobs.trial_count(key.namespace, key.name) if key.kind == EVALJOB else 0
+            self.queue.rest(key, min(self._settings.pass_interval_seconds, max(QUICK_SECONDS, TRIAL_SECONDS * trials)))
             self.queue.done(key, failed=failed)
             if not failed and again is not None:
                 self.queue.add(key, again)

@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from seatrial.api.reasons import Reason
+from seatrial.core.frozen import FrozenPlan, PlanRefused, decode_plan, encode_plan
+from tests.builders import JobBuilder, make_job, make_task
+
+
+def plan_of(toml: dict[str, Any] | None = None, **fields: Any) -> FrozenPlan:
+    return make_job().tasks(make_task(toml=toml, **fields)).plan()
+
+
+@pytest.mark.conforms("N-68", "N-69")
+def test_a_plan_survives_the_way_to_the_store_and_back() -> None:
+    toml = {
+        "agent": {"timeout_sec": 30.5, "user": "agent"},
+        "verifier": {"env": {"A": "${A:-x}"}, "collect": [{"command": "true"}]},
+        "environment": {"cpus": 0.5, "memory_mb": 64, "network_mode": "no-network", "healthcheck": {"command": "true"}},
+        "artifacts": ["/out", {"source": "/x", "destination": "y"}],
+        "metadata": {"anything": "goes"},
+    }
+    job = make_job().tasks(make_task("b/two", toml=toml), make_task("b/one", image=None)).spec(attempts=2, agent={"command": "true"})
+    plan = job.plan()
+    again = decode_plan(encode_plan(plan))
+    assert encode_plan(again) == encode_plan(plan)
+    assert again.tasks[0].config.model_copy(update={"metadata": {}}) == plan.tasks[0].config.model_copy(update={"metadata": {}})
+    assert again.trials == plan.trials
+    assert [task.id for task in again.tasks] == ["b/two", "b/one"]
+
+
+def test_the_plans_bytes_depend_on_the_submission_alone() -> None:
+    assert encode_plan(make_job().trials(3).plan()) == encode_plan(make_job().trials(3).plan())
+
+
+def test_what_may_change_later_is_not_frozen() -> None:
+    plan = make_job().spec(concurrency=9, suspend=True, limits={"maxErrored": 1}).plan()
+    assert not {"concurrency", "suspend", "limits", "cancel"} & set(plan.spec)
+
+
+@pytest.mark.parametrize(
+    ("job", "reason"),
+    [
+        pytest.param(make_job().tasks(), Reason.EMPTY_TASKSET, id="no task"),
+        pytest.param(make_job().spec(select={"include": ["other/*"]}), Reason.NOTHING_SELECTED, id="nothing selected"),
+        pytest.param(
+            make_job().tasks(make_task("a/X", ref="e/one#d"), make_task("a/x", ref="e/two#d")), Reason.DUPLICATE_TASK_ID, id="same id"
+        ),
+        pytest.param(make_job().spec(agent={"name": "claude-code"}), Reason.UNSUPPORTED_AGENT, id="agent by another name"),
+        pytest.param(make_job().spec(agent={"image": "x:1"}), Reason.UNSUPPORTED_AGENT, id="agent image"),
+        pytest.param(make_job().spec(agent={"importPath": "a:B"}), Reason.UNSUPPORTED_AGENT, id="agent class"),
+        pytest.param(make_job().spec(agent={"name": "oracle", "skills": ["/s"]}), Reason.UNSUPPORTED_AGENT, id="skills"),
+        pytest.param(
+            make_job().spec(metrics=[{"type": "script", "script": {"ref": "e/f#m.py", "sha256": "a" * 64}}]),
+            Reason.UNSUPPORTED_METRIC,
+            id="metric script",
+        ),
+        pytest.param(make_job().spec(cache={"policy": "reuse"}), Reason.UNSUPPORTED, id="cache"),
+        pytest.param(make_job().spec(limits={"maxCostUsd": 1.0}), Reason.UNSUPPORTED, id="cost"),
+    ],
+)
+def test_a_job_that_cannot_be_planned_is_refused_by_name(job: JobBuilder, reason: Reason) -> None:
+    with pytest.raises(PlanRefused) as caught:
+        job.plan()
+    assert caught.value.reason is reason
+    assert ":" in str(caught.value) or ";" in str(caught.value) or "must be" in str(caught.value)
+
+
+def test_too_many_trials_are_refused_before_anything_is_made() -> None:
+    from seatrial.core.frozen import Submission, build_plan
+
+    spec = make_job().spec(attempts=3).job_spec()
+    with pytest.raises(PlanRefused, match="3 trials are more than 2"):
+        build_plan(Submission("evals", "job", "uid", "now"), spec, members=[make_task()], taskset=None, max_trials=2)
+
+
+@pytest.mark.conforms("H-52", "H-60", "H-84")
+@pytest.mark.parametrize(
+    ("toml", "fields", "words"),
+    [
+        pytest.param({"steps": [{"name": "one"}]}, {}, "steps", id="multi-step"),
+        pytest.param({"verifier": {"environment_mode": "separate"}}, {}, "separate verifier", id="separate"),
+        pytest.param({"environment": {"os": "windows"}}, {}, "windows", id="windows"),
+        pytest.param({}, {"compose": True}, "docker-compose", id="compose"),
+        pytest.param({}, {"image": None}, "has no image", id="no image"),
+        pytest.param({"environment": {"tpu": {"type": "v4", "topology": "2x4"}}}, {}, "tpu", id="tpu"),
+        pytest.param(
+            {"environment": {"network_mode": "allowlist", "allowed_hosts": ["pypi.org"]}}, {}, "allowlist", id="allowlist with hosts"
+        ),
+        pytest.param({"agent": {"network_mode": "no-network"}}, {}, "changes network_mode", id="phase network"),
+        pytest.param({}, {"extra_scoring": True}, "metrics and views", id="task metrics"),
+        pytest.param({"artifacts": [{"source": "/x", "service": "db"}]}, {}, "compose", id="sidecar artifact"),
+    ],
+)
+def test_a_task_that_asks_for_too_much_is_refused_alone(toml: dict[str, Any], fields: dict[str, Any], words: str) -> None:
+    plan = make_job().tasks(make_task("a/bad", toml=toml, **fields), make_task("a/good")).plan()
+    refusal = plan.tasks[0].refusal
+    assert refusal is not None
+    assert refusal.reason is Reason.UNSUPPORTED_TASK
+    assert words in refusal.message
+    assert "a/bad" in refusal.message
+    assert plan.tasks[1].refusal is None
+
+
+def test_an_allowlist_without_hosts_means_no_network() -> None:
+    assert plan_of({"environment": {"network_mode": "allowlist"}}).tasks[0].refusal is None
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", b"[]", b'{"schema":2}', b"\xff"])
+def test_a_plan_that_cannot_be_read_is_corrupt(data: bytes) -> None:
+    with pytest.raises(PlanRefused) as caught:
+        decode_plan(data)
+    assert caught.value.reason is Reason.PLAN_CORRUPT

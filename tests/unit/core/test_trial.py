@@ -1,0 +1,365 @@
+"""One case per line of the state table, and what decides between lines."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from seatrial.api.reasons import Reason
+from seatrial.contract import ErrorInfo, StageExit, Verdict
+from seatrial.core.policy import POLICIES, Budget
+from seatrial.core.rows import TrialError
+from seatrial.core.trial import Found, Judgement, Limits, Running, State, Unclear, Waiting, derive, read_result
+from tests.builders import NOW, PodBuilder, ago, make_pod
+
+TRIAL = "task-0__abcdef0"
+NOTHING_STORED = Found(None)
+LIMITS = Limits()
+
+
+def look(pod: PodBuilder, *, gone: bool = False, found: Found | None = None, later: float = 0.0, **overrides: dict[str, bool]) -> State:
+    return derive(TRIAL, 0, pod=pod.view(), gone=gone, found=found, now=NOW + timedelta(seconds=later), limits=LIMITS, overrides=overrides)
+
+
+def reason_of(state: State) -> str | None:
+    assert isinstance(state, Judgement), state
+    return state.error.type if state.error else None
+
+
+PULL = 'failed to pull and unpack image "docker.io/acme/web:lates": '
+
+
+@pytest.mark.conforms("H-150")
+@pytest.mark.parametrize(
+    ("pod", "reason", "budget"),
+    [
+        pytest.param(make_pod().evicted(disruption=True), Reason.EVICTED, Budget.FREE, id="node pressure"),
+        pytest.param(make_pod().evicted(disruption=False), Reason.STORAGE_LIMIT_EXCEEDED, Budget.COUNTED, id="own storage limit"),
+        pytest.param(make_pod().running().phase("Failed", "Preempting"), Reason.PREEMPTED, Budget.FREE, id="preempting"),
+        pytest.param(
+            make_pod().running().disrupted("PreemptionByScheduler").phase("Failed"), Reason.PREEMPTED, Budget.FREE, id="preempted"
+        ),
+        pytest.param(make_pod().running().disrupted("EvictionByEvictionAPI").phase("Failed"), Reason.DRAINED, Budget.FREE, id="drained"),
+        pytest.param(make_pod().running().disrupted("DeletionByTaintManager").phase("Failed"), Reason.NODE_LOST, Budget.FREE, id="taint"),
+        pytest.param(make_pod().running().disrupted("DeletionByPodGC").phase("Failed"), Reason.NODE_LOST, Budget.FREE, id="pod gc"),
+        pytest.param(make_pod().running().phase("Failed", "NodeLost"), Reason.NODE_LOST, Budget.FREE, id="node lost"),
+        pytest.param(
+            make_pod().running().terminated("agent", 137, "ContainerStatusUnknown").phase("Failed"),
+            Reason.NODE_LOST,
+            Budget.FREE,
+            id="status unknown",
+        ),
+        pytest.param(
+            make_pod().running().disrupted("TerminationByKubelet").phase("Failed", "Terminated"),
+            Reason.NODE_SHUTDOWN,
+            Budget.FREE,
+            id="node shutdown",
+        ),
+        pytest.param(make_pod().running().phase("Failed", "DeadlineExceeded"), Reason.DEADLINE_EXCEEDED, Budget.NONE, id="deadline"),
+        pytest.param(make_pod().phase("Failed", "OutOfcpu"), Reason.NODE_REJECTED_POD, Budget.FREE, id="out of cpu"),
+        pytest.param(make_pod().phase("Failed", "UnexpectedAdmissionError"), Reason.NODE_REJECTED_POD, Budget.FREE, id="admission"),
+        pytest.param(make_pod().oom_killed("environment"), Reason.OOM_KILLED, Budget.COUNTED, id="oom environment"),
+        pytest.param(make_pod().oom_killed("environment", 0), Reason.OOM_KILLED, Budget.COUNTED, id="oom with exit 0, cgroup v1"),
+        pytest.param(make_pod().oom_killed("verifier"), Reason.OOM_KILLED, Budget.COUNTED, id="oom verifier"),
+        pytest.param(make_pod().running().terminated("verifier", 137), Reason.CONTAINER_KILLED, Budget.COUNTED, id="killed"),
+        pytest.param(make_pod().running().terminated("verifier", 0), Reason.VERDICT_MISSING, Budget.NONE, id="no verdict"),
+        pytest.param(make_pod().running().terminated("verifier", 1), Reason.VERDICT_MISSING, Budget.NONE, id="verifier crashed"),
+    ],
+)
+def test_an_end_without_verdict_is_asked_of_the_store_and_then_named(pod: PodBuilder, reason: Reason, budget: Budget) -> None:
+    first = look(pod)
+    state = first.fallback if isinstance(first, Unclear) else first
+    assert isinstance(state, Judgement)
+    assert (reason_of(state), state.budget, state.valid, state.rewards) == (reason, budget, False, None)
+    assert state.error is not None
+    assert (state.error.cause, state.error.harbor) == (POLICIES[reason].cause, POLICIES[reason].harbor)
+    again = look(pod, found=NOTHING_STORED)
+    assert reason_of(again) == reason
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "budget"),
+    [
+        (StageExit.ARCHIVE_MISSING, Reason.TASK_ARCHIVE_MISSING, Budget.NONE),
+        (StageExit.ARCHIVE_CORRUPT, Reason.TASK_ARCHIVE_CORRUPT, Budget.FREE),
+        (StageExit.ARCHIVE_UNSAFE, Reason.TASK_ARCHIVE_UNSAFE, Budget.NONE),
+        (StageExit.STORE_UNAVAILABLE, Reason.OBJECT_STORE_UNAVAILABLE, Budget.FREE),
+        (StageExit.STORE_REFUSED, Reason.OBJECT_STORE_REFUSED, Budget.COUNTED),
+        (StageExit.TASK_UNSUPPORTED, Reason.UNSUPPORTED_TASK, Budget.NONE),
+        (StageExit.DISK_FULL, Reason.DISK_FULL, Budget.COUNTED),
+        (StageExit.INTERNAL, Reason.RUNNER_CRASHED, Budget.COUNTED),
+        (137, Reason.CONTAINER_KILLED, Budget.COUNTED),
+    ],
+)
+def test_every_exit_of_stage_has_its_reason_without_asking_the_store(code: int, reason: Reason, budget: Budget) -> None:
+    state = look(make_pod().stage_failed(code, '{"message": "GET of \\"x\\" failed"}'))
+    assert isinstance(state, Judgement)
+    assert (reason_of(state), state.budget) == (reason, budget)
+    if code != 137:
+        assert state.error is not None
+        assert state.error.message.startswith('GET of "x" failed')
+
+
+@pytest.mark.parametrize(
+    ("waiting", "message", "reason", "grace"),
+    [
+        ("ErrImagePull", PULL + "docker.io/acme/web:lates: not found", Reason.IMAGE_NOT_FOUND, 120),
+        ("ImagePullBackOff", PULL + "manifest unknown", Reason.IMAGE_NOT_FOUND, 120),
+        (
+            "ErrImagePull",
+            PULL + "pull access denied, repository does not exist or may require authorization",
+            Reason.IMAGE_AUTH_FAILED,
+            120,
+        ),
+        ("ErrImagePull", PULL + "401 Unauthorized", Reason.IMAGE_AUTH_FAILED, 120),
+        ("ErrImagePull", PULL + "no match for platform in manifest: not found", Reason.IMAGE_ARCH_MISMATCH, 120),
+        ("ErrImagePull", PULL + "429 Too Many Requests", Reason.IMAGE_RATE_LIMITED, 900),
+        ("ErrImagePull", PULL + "dial tcp: lookup docker.io: no such host", Reason.REGISTRY_UNAVAILABLE, 900),
+        ("ErrImagePull", PULL + "503 Service Unavailable", Reason.REGISTRY_UNAVAILABLE, 900),
+        ("RegistryUnavailable", "", Reason.REGISTRY_UNAVAILABLE, 900),
+        ("ErrImagePull", "write /x: no space left on device", Reason.IMAGE_NO_SPACE, 900),
+        ("ErrImageNeverPull", "not present with pull policy of Never", Reason.IMAGE_NOT_PRESENT, 30),
+        ("CreateContainerConfigError", 'secret "x" not found', Reason.CONTAINER_CONFIG_ERROR, 60),
+        ("ContainerCreating", "", Reason.POD_START_TIMEOUT, 600),
+    ],
+)
+def test_a_container_may_wait_for_its_grace_and_no_longer(waiting: str, message: str, reason: Reason, grace: float) -> None:
+    pod = make_pod().scheduled(0).waiting("stage", waiting, message)
+    early, late = look(pod, later=grace - 1), look(pod, later=grace)
+    assert isinstance(early, Waiting)
+    assert (early.reason, early.deadline) == (reason, NOW + timedelta(seconds=grace))
+    assert reason_of(late) == reason
+
+
+def test_a_name_that_is_no_image_is_judged_at_once() -> None:
+    assert reason_of(look(make_pod().waiting("environment", "InvalidImageName", "couldn't parse image name"))) == Reason.INVALID_IMAGE_NAME
+
+
+@pytest.mark.parametrize(
+    ("message", "budget"),
+    [
+        ('exec: "/seatrial/bin/envd": permission denied', Budget.NONE),
+        ("exec format error", Budget.NONE),
+        ("no such file or directory", Budget.NONE),
+        ("context deadline exceeded", Budget.COUNTED),
+    ],
+)
+def test_a_container_that_cannot_start_is_tried_again_only_where_that_helps(message: str, budget: Budget) -> None:
+    for pod in (
+        make_pod().running().terminated("environment", 128, "StartError", message),
+        make_pod().waiting("environment", "CreateContainerError", message),
+    ):
+        first = look(pod)
+        state = first.fallback if isinstance(first, Unclear) else first
+        assert isinstance(state, Judgement)
+        assert (reason_of(state), state.budget) == (Reason.CONTAINER_START_ERROR, budget)
+
+
+def test_a_pod_that_no_node_takes_waits_for_the_pending_time_with_the_schedulers_words() -> None:
+    pod = make_pod().created(0).unschedulable("0/3 nodes are available")
+    assert look(pod, later=1799) == Waiting(Reason.UNSCHEDULABLE, "0/3 nodes are available", deadline=NOW + timedelta(seconds=1800))
+    late = look(pod, later=1800)
+    assert isinstance(late, Judgement)
+    assert (reason_of(late), late.budget) == (Reason.UNSCHEDULABLE, Budget.NONE)
+
+
+def test_a_pod_held_by_a_queue_waits_without_end() -> None:
+    pod = make_pod().created(0).unschedulable("held", reason="SchedulingGated")
+    assert look(pod, later=1e6) == Waiting(Reason.QUEUED, "held")
+
+
+# --- verdicts ------------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_reward_is_a_score_while_the_environment_still_runs() -> None:
+    state = look(make_pod().verdict({"reward": 0.5}))
+    assert isinstance(state, Judgement)
+    assert (state.rewards, state.error, state.valid, state.budget) == ({"reward": 0.5}, None, True, Budget.NONE)
+
+
+@pytest.mark.conforms("H-65", "H-66")
+@pytest.mark.parametrize("name", ["AgentTimeoutError", "NonZeroAgentExitCodeError"])
+def test_an_agents_failure_that_was_graded_is_a_score_and_is_never_run_again(name: str) -> None:
+    state = look(make_pod().verdict({"reward": 0.0}, error=ErrorInfo(type=name, cause="agent", message="m")))
+    assert isinstance(state, Judgement)
+    assert (state.valid, state.budget) == (True, Budget.NONE)
+    assert state.error == TrialError(name, name, "agent", "m")
+
+
+def test_a_reward_beside_a_model_services_error_does_not_count_and_may_be_run_again() -> None:
+    state = look(make_pod().verdict({"reward": 1.0}, error=ErrorInfo(type="ApiRateLimitError", cause="infrastructure", message="429")))
+    assert isinstance(state, Judgement)
+    assert (state.valid, state.budget, state.rewards) == (False, Budget.COUNTED, {"reward": 1.0})
+
+
+@pytest.mark.conforms("H-110")
+@pytest.mark.parametrize("name", ["RewardFileNotFoundError", "RewardFileEmptyError", "VerifierOutputParseError", "VerifierTimeoutError"])
+def test_a_verifier_without_a_reward_is_errored_and_not_run_again(name: str) -> None:
+    state = look(make_pod().verdict(error=ErrorInfo(type=name, cause="verifier", message="m")))
+    assert isinstance(state, Judgement)
+    assert (state.valid, state.budget, state.rewards) == (False, Budget.NONE, None)
+
+
+@pytest.mark.conforms("H-142")
+def test_the_jobs_error_policy_overrides_the_table() -> None:
+    pod = make_pod().verdict({"reward": 1.0}, error=ErrorInfo(type="AgentTimeoutError", cause="agent", message="m"))
+    state = look(pod, AgentTimeoutError={"valid": False, "retry": True})
+    assert isinstance(state, Judgement)
+    assert (state.valid, state.budget) == (False, Budget.COUNTED)
+
+
+@pytest.mark.conforms("H-111")
+def test_a_verdict_without_reward_and_without_error_is_errored() -> None:
+    for rewards in (None, {}):
+        assert reason_of(look(make_pod().verdict(rewards))) == Reason.REWARD_MISSING
+
+
+def test_our_own_reason_is_shown_and_harbors_name_is_kept() -> None:
+    error = ErrorInfo(type="GKEPodNotFoundError", cause="environment", message="m", reason="EnvironmentExited")
+    state = look(make_pod().verdict(error=error))
+    assert isinstance(state, Judgement)
+    assert state.error == TrialError("EnvironmentExited", "GKEPodNotFoundError", "environment", "m")
+
+
+@pytest.mark.parametrize("spoiled", [{"trial": "other__0000000"}, {"retry": 3}], ids=["other trial", "other retry"])
+def test_a_verdict_of_another_trial_counts_for_nothing(spoiled: dict[str, object]) -> None:
+    pod = make_pod().verdict({"reward": 1.0}, **spoiled)  # type: ignore[arg-type]
+    assert isinstance(look(pod), Unclear)
+    state = look(pod, found=NOTHING_STORED)
+    assert isinstance(state, Judgement)
+    assert (reason_of(state), state.rewards) == (Reason.VERDICT_MISSING, None)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", '{"v":1}', "x" * 2000, '{"v":1,"trial":"task-0__abcdef0","retry":0,"stored":true,"rewards":{"r":NaN}}']
+)
+def test_nonsense_in_the_verifiers_message_is_no_score(text: str) -> None:
+    assert reason_of(look(make_pod().running().terminated("verifier", 0, message=text), found=NOTHING_STORED)) == Reason.VERDICT_MISSING
+
+
+def test_rewards_that_did_not_fit_come_from_the_result() -> None:
+    pod = make_pod().verdict(elsewhere=True)
+    assert isinstance(look(pod), Unclear)
+    full = Verdict(TRIAL, 0, {"a": 1.0, "b": 0.0}, False, None, True, "b" * 64, None, {}, False, 0)
+    state = look(pod, found=Found(full, touched=True))
+    assert isinstance(state, Judgement)
+    assert (state.rewards, state.valid) == ({"a": 1.0, "b": 0.0}, True)
+    assert reason_of(look(pod, found=NOTHING_STORED)) == Reason.VERDICT_MISSING
+
+
+def test_a_child_killed_for_memory_does_not_beat_a_verdict() -> None:
+    pod = make_pod().oom_killed("environment").verdict({"reward": 1.0}).terminated("environment", 137, "OOMKilled").phase("Failed")
+    state = look(pod)
+    assert isinstance(state, Judgement)
+    assert state.valid
+
+
+# --- Pods that go away ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_vanished_pod_is_asked_of_the_store_before_it_is_called_deleted() -> None:
+    pod = make_pod().running()
+    assert isinstance(look(pod, gone=True), Unclear)
+    assert reason_of(look(pod, gone=True, found=NOTHING_STORED)) == Reason.POD_DELETED
+    stored = Found(Verdict(TRIAL, 0, {"reward": 1.0}, False, None, True, "b" * 64, None, {}, False, 0), touched=True)
+    state = look(pod, gone=True, found=stored)
+    assert isinstance(state, Judgement)
+    assert (state.valid, state.rewards) == (True, {"reward": 1.0})
+
+
+def test_a_vanished_pod_keeps_the_reason_of_its_last_view() -> None:
+    assert reason_of(look(make_pod().running().disrupted("DeletionByTaintManager"), gone=True, found=NOTHING_STORED)) == Reason.NODE_LOST
+
+
+def test_a_pod_that_never_started_and_is_gone_was_deleted() -> None:
+    assert reason_of(look(make_pod().unschedulable(), gone=True)) == Reason.POD_DELETED
+
+
+def test_a_pod_that_is_being_deleted_is_waited_for() -> None:
+    for pod in (make_pod().running().deleting(), make_pod().running().deleting().terminated("verifier", 143)):
+        assert look(pod, found=NOTHING_STORED) == Running()
+
+
+def test_a_disruption_alone_ends_nothing_because_a_result_may_still_come() -> None:
+    assert look(make_pod().running().disrupted("EvictionByEvictionAPI")) == Running()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ErrorInfo(type="CancelledError", cause="infrastructure", message="m"),
+        ErrorInfo(type="GKEPodNotFoundError", cause="infrastructure", message="m", reason="Interrupted"),
+    ],
+    ids=["cancelled", "interrupted"],
+)
+def test_a_runner_that_was_told_to_stop_leaves_the_reason_to_the_pod(error: ErrorInfo) -> None:
+    pod = make_pod().verdict(error=error)
+    assert look(pod) == Running()
+    assert reason_of(look(pod.deleting(), gone=True, found=NOTHING_STORED)) == Reason.POD_DELETED
+    drained = make_pod().verdict(error=error).disrupted("EvictionByEvictionAPI").phase("Failed")
+    assert reason_of(look(drained, found=NOTHING_STORED)) == Reason.DRAINED
+    late = make_pod().verdict(error=error).phase("Failed", "DeadlineExceeded")
+    assert reason_of(look(late, found=NOTHING_STORED)) == Reason.DEADLINE_EXCEEDED
+
+
+def test_a_pod_in_its_ordinary_life_runs() -> None:
+    assert look(make_pod().running()) == Running()
+    assert look(make_pod().running().terminated("agent", 0)) == Running()
+    assert look(make_pod().running().terminated("agent", 137, "OOMKilled")) == Running()
+
+
+# --- result.json ---------------------------------------------------------------------------------------------------------------------
+
+RESULT = {
+    "trial_name": TRIAL,
+    "verifier_result": {"rewards": {"reward": 0.5}},
+    "exception_info": {"exception_type": "AgentTimeoutError", "exception_message": "late"},
+    "seatrial": {"retry": 0, "cause": "agent", "tampered": True, "leftover_processes": 2, "logs_sha256": "f" * 64},
+}
+
+
+def test_a_stored_result_says_the_same_as_a_verdict() -> None:
+    verdict = read_result(RESULT, trial=TRIAL, retry=0, sha256="a" * 64)
+    assert verdict == Verdict(
+        trial=TRIAL,
+        retry=0,
+        rewards={"reward": 0.5},
+        rewards_elsewhere=False,
+        error=ErrorInfo(type="AgentTimeoutError", cause="agent", message="late"),
+        stored=True,
+        result_sha256="a" * 64,
+        logs_sha256="f" * 64,
+        seconds={},
+        tampered=True,
+        leftover_processes=2,
+    )
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"trial_name": "other"},
+        {"seatrial": {"retry": 1}},
+        {"verifier_result": {"rewards": {"reward": "1"}}},
+        {"verifier_result": {"rewards": {"reward": float("inf")}}},
+    ],
+    ids=["other trial", "other retry", "text", "infinity"],
+)
+def test_a_stored_result_of_something_else_is_refused(change: dict[str, object]) -> None:
+    with pytest.raises(ValueError):
+        read_result({**RESULT, **change}, trial=TRIAL, retry=0, sha256="a" * 64)
+
+
+def test_limits_can_be_changed() -> None:
+    pod = make_pod().scheduled(0).waiting("stage", "ErrImagePull", PULL + "not found")
+    state = derive(TRIAL, 0, pod=pod.view(), gone=False, found=None, now=NOW, limits=LIMITS._replace(image_grace=0), overrides={})
+    assert reason_of(state) == Reason.IMAGE_NOT_FOUND
+
+
+def test_the_view_of_a_pod_is_a_value() -> None:
+    assert make_pod().running().view() == make_pod().running().view()
+    assert replace(make_pod().view(), name="x") != make_pod().view()
+    assert make_pod().created(10).view().created_at is not None
+    assert ago(0) == "2026-03-04T12:00:00Z"
