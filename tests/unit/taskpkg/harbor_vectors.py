@@ -356,15 +356,15 @@ def folders() -> Iterator[tuple[str, dict[str, Any]]]:
     inherited = '[environment]\nos = "windows"\n[verifier.environment]\ncpus = 1\n'
     yield "verifier-inherits-os", BASE | {"task.toml": inherited, "tests/test.sh": absent, "tests/test.bat": "x\n"}
     yield "link-out-of-tests", BASE | {"tests/x": {"link": "../../outside"}}
-    yield "absolute-link-in-tests", BASE | {"tests/x": {"link": "/etc/passwd"}}
+    yield "absolute-link-in-tests", BASE | {"tests/x": {"link": "@outside"}}
     yield "link-out-of-environment", BASE | {"environment/x": {"link": "../../outside"}}
     yield "link-out-of-environment-context", BASE | {"task.toml": SEPARATE, "environment/x": {"link": "../../outside"}}
-    yield "link-out-of-solution", BASE | {"solution/x": {"link": "/etc/passwd"}}
+    yield "link-out-of-solution", BASE | {"solution/x": {"link": "@outside"}}
     yield "dangling-link", BASE | {"tests/x": {"link": "nowhere"}}
     yield "link-inside", BASE | {"tests/x": {"link": "../environment/Dockerfile"}, "tests/folder": {"link": "../environment"}}
     yield "link-cycle", BASE | {"tests/x": {"link": "."}}
     yield "link-cycle-up", BASE | {"tests/a/x": {"link": ".."}}
-    yield "excluded-link-out", BASE | {"tests/x": {"link": "/etc/passwd"}, "tests/.harborignore": "x\n"}
+    yield "excluded-link-out", BASE | {"tests/x": {"link": "@outside"}, "tests/.harborignore": "x\n"}
     yield "tests-is-a-link", BASE | {"tests/test.sh": absent, "real/test.sh": SCRIPT, "tests": {"link": "real"}}
     yield "instruction-is-a-link", BASE | {"instruction.md": {"link": "environment/Dockerfile"}}
     yield "steps", STEP_FILES
@@ -373,8 +373,8 @@ def folders() -> Iterator[tuple[str, dict[str, Any]]]:
     yield "steps-no-folder", STEP_FILES | {"steps/two/instruction.md": absent}
     yield "steps-no-instruction", STEP_FILES | {"steps/two/instruction.md": absent, "steps/two/workdir/x": "x\n"}
     yield "steps-empty-list", BASE | {"task.toml": "steps = []\n"}
-    yield "steps-link-out", STEP_FILES | {"steps/one/workdir/x": {"link": "/etc/passwd"}}
-    yield "steps-folder-link-out", STEP_FILES | {"steps/two/instruction.md": absent, "steps/two": {"link": "/etc"}}
+    yield "steps-link-out", STEP_FILES | {"steps/one/workdir/x": {"link": "@outside"}}
+    yield "steps-folder-link-out", STEP_FILES | {"steps/two/instruction.md": absent, "steps/two": {"link": "@outside-folder"}}
     per_step = STEPS.replace('"two"\n', '"two"\n[steps.verifier.environment]\ndocker_image = "v"\n')
     yield "steps-own-verifier-image", STEP_FILES | {"task.toml": per_step, "tests/test.sh": absent, "steps/one/tests/test.sh": SCRIPT}
     built = STEPS + '[verifier]\nenvironment_mode = "separate"\n'
@@ -424,20 +424,26 @@ def ignore_folders() -> Iterator[tuple[str, dict[str, Any]]]:
     yield "ignore-linked-target", BASE | {"tests/.harborignore": "real\n", "tests/real": "x", "tests/alias": {"link": "real"}}
     yield "ignore-is-a-folder", BASE | {"tests/.harborignore/x": "x"}
     yield "ignore-is-an-inner-link", BASE | {"tests/.harborignore": {"link": "rules"}, "tests/rules": "x\n", "tests/x": "1"}
-    yield "ignore-leads-out", BASE | {"tests/.harborignore": {"link": "/etc/hostname"}}
+    yield "ignore-leads-out", BASE | {"tests/.harborignore": {"link": "@outside"}}
     yield "ignore-all", BASE | {"tests/.harborignore": "*\n"}
     yield "ignore-named-elsewhere", BASE | {"tests/x": {"link": "../environment/.harborignore"}, "environment/.harborignore": "a\n"}
 
 
 def build_folder(root: Path, entries: dict[str, Any]) -> None:
-    """Make a folder of ``folders()``; used by the tests too."""
+    """Make a folder of ``folders()``, and beside it a file and a folder that links can lead to; used by the tests too.
+
+    ``@outside`` as a link's target is the absolute path of that file.
+    """
     root.mkdir(parents=True)
+    (root.parent / "outside").write_text("outside\n")
+    (root.parent / "outside-folder").mkdir(exist_ok=True)
+    (root.parent / "outside-folder" / "instruction.md").write_text("outside\n")
     for path, content in entries.items():
         file = root / path
         if isinstance(content, dict):
             if "link" in content:
                 file.parent.mkdir(parents=True, exist_ok=True)
-                os.symlink(content["link"], file)
+                os.symlink(content["link"].replace("@", f"{root.parent}/"), file)
             continue
         if content is None:
             file.mkdir(parents=True, exist_ok=True)

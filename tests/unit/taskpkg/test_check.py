@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from seatrial.taskpkg.check import CheckedTask, check_suite, check_task, check_tasks
+from seatrial.taskpkg.check import CheckedTask, check_suite, check_task, check_tasks, difficulty_balance
 from seatrial.taskpkg.limits import DEFAULT
 from seatrial.taskpkg.native import check_native
 from seatrial.taskpkg.parse import Problem
@@ -284,6 +284,12 @@ def test_one_image_for_different_dockerfiles_is_warned_about(tmp_path: Path, mak
     assert [(problem.severity, problem.rule, problem.file, problem.key) for problem in check_suite(tasks)] == [
         ("warning", "shared-image", "c", "environment.docker_image")
     ]
+
+
+def test_the_balance_of_difficulties_counts_what_tasks_say(tmp_path: Path, make_task: MakeTask) -> None:
+    for index, metadata in enumerate(('difficulty = "hard"', 'difficulty = "easy"', 'difficulty = "hard"', "", "difficulty = 3")):
+        make_task(f"t{index}", {"task.toml": f"[metadata]\n{metadata}\n"}, root=tmp_path / "suite")
+    assert difficulty_balance(check_tasks(sorted((tmp_path / "suite").iterdir()))) == {"easy": 1, "hard": 2}
 
 
 @pytest.mark.conforms("N-54")

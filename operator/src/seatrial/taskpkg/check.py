@@ -104,6 +104,16 @@ def check_suite(tasks: Iterable[CheckedTask]) -> tuple[Problem, ...]:
     return (*_duplicate_ids(tasks), *_name_collisions(tasks), *_shared_images(tasks))
 
 
+def difficulty_balance(tasks: Iterable[CheckedTask]) -> dict[str, int]:
+    """How many tasks of each ``[metadata].difficulty`` there are, in alphabetical order; tasks without one are not counted."""
+    found: dict[str, int] = {}
+    for task in tasks:
+        difficulty = task.config.metadata.get("difficulty") if task.config is not None else None
+        if isinstance(difficulty, str):
+            found[difficulty] = found.get(difficulty, 0) + 1
+    return dict(sorted(found.items()))
+
+
 def _config_problems(path: Path, config: TaskConfig, *, default_image: str | None, limits: Limits) -> Iterator[Problem]:
     if not default_image and (path / "environment").is_dir() and not has_image_definition(path, config):
         message = "environment/ holds neither a Dockerfile nor docker-compose.yaml, and there is no [environment].docker_image"

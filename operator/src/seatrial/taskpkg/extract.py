@@ -11,8 +11,10 @@ import contextlib
 import errno
 import hashlib
 import os
+import queue
 import stat
 import tempfile
+import threading
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +30,8 @@ _ZEROS: Final = bytes(BLOCK)
 _READ_BYTES: Final = 256 * 1024
 # One piece of expanded data. A bomb expands 1000:1, so the piece is bounded and not what is read.
 _PIECE_BYTES: Final = 512 * 1024
+_PIECES_AHEAD: Final = 6
+_PIECES_BEFORE_THREAD: Final = 3
 _PERMISSIONS: Final = 0o7777
 # Faults of the file system that a name or a depth in the archive causes; all others are the machine's.
 _ARCHIVE_ERRNOS: Final = frozenset({errno.ENAMETOOLONG, errno.EILSEQ, errno.EINVAL, errno.EEXIST, errno.ENOTDIR, errno.ELOOP})
@@ -82,7 +86,7 @@ def extract_archive(stream: BinaryIO, target: Path, *, limits: Limits = DEFAULT,
     with contextlib.ExitStack() as stack:
         if sha256 is not None:
             stream = stack.enter_context(_checked(stream, sha256, spool=target, limits=limits))
-        source = _Gunzip(stream, limits)
+        source = stack.enter_context(contextlib.closing(_Gunzip(stream, limits)))
         extraction = _Extraction(source, target, limits)
         try:
             return extraction.run()
@@ -261,17 +265,22 @@ class _Extraction:
 
 
 class _Gunzip:
-    """Bounded, hashing gunzip of a stream that is read once, front to back."""
+    """Bounded, hashing gunzip of a stream that is read once, front to back.
+
+    After the first pieces a thread expands ahead, as ``gzip`` does beside ``tar``: zlib and hashlib release the interpreter. Small
+    archives never get there. ``close`` must be called, so that nobody reads the stream any more afterwards.
+    """
 
     def __init__(self, stream: BinaryIO, limits: Limits) -> None:
         self._stream = stream
         self._limits = limits
         self._digest = hashlib.sha256()
-        self._inflate = zlib.decompressobj(wbits=31)
-        self._in_member = False
-        self._input = b""
+        self._expanding = self._expand()
         self._buffer = memoryview(b"")
-        self._expanded = 0
+        self._filled = 0
+        self._ahead: queue.Queue[bytes | BaseException | None] = queue.Queue(_PIECES_AHEAD)
+        self._thread: threading.Thread | None = None
+        self._closed = False
         self.compressed_bytes = 0
 
     def read(self, size: int) -> bytes:
@@ -295,7 +304,7 @@ class _Gunzip:
     def rest_is_zero(self) -> bool:
         """Read to the end, which also checks the gzip trailer; True if only zeros came."""
         while self._buffer or self._fill():
-            if any(self._buffer):
+            if bytes(self._buffer).strip(b"\0"):
                 return False
             self._buffer = memoryview(b"")
         return True
@@ -303,42 +312,73 @@ class _Gunzip:
     def hexdigest(self) -> str:
         return self._digest.hexdigest()
 
+    def close(self) -> None:
+        self._closed = True
+        while self._thread is not None and self._thread.is_alive():
+            with contextlib.suppress(queue.Empty):
+                self._ahead.get(timeout=0.01)
+
     def _fill(self) -> bool:
-        """Expand a little more; False at the clean end of the stream."""
+        """Have a little more in the buffer; False at the clean end of the stream."""
+        self._filled += 1
+        if self._filled == _PIECES_BEFORE_THREAD:
+            self._thread = threading.Thread(target=self._run_ahead, name="seatrial-gunzip", daemon=True)
+            self._thread.start()
+        piece = next(self._expanding, None) if self._thread is None else self._ahead.get()
+        if isinstance(piece, BaseException):
+            raise piece
+        if piece is None:
+            return False
+        self._buffer = memoryview(piece)
+        return True
+
+    def _run_ahead(self) -> None:
+        last: BaseException | None = None
+        try:
+            for piece in self._expanding:
+                self._ahead.put(piece)
+                if self._closed:
+                    return
+        except BaseException as error:  # noqa: BLE001 handed over to the reading thread, which raises it
+            last = error
+        self._ahead.put(last)
+
+    def _expand(self) -> Iterator[bytes]:
+        """The expanded bytes in pieces that are never empty."""
+        expanded = 0
+        inflate = None
+        data = b""
         while True:
-            if not self._input and not self._refill():
-                if self._in_member:
+            if not data and not (data := self._compressed()):
+                if inflate is not None:
                     raise ArchiveError("corrupt", UNREADABLE)
-                return False
-            if not self._in_member:
-                if self.compressed_bytes > len(self._input):  # padding after a gzip member, as gzip itself accepts it
-                    self._input = self._input.lstrip(b"\0")
-                if not self._input:
+                return
+            if inflate is None:
+                if self.compressed_bytes > len(data):  # padding after a gzip member, as gzip itself accepts it
+                    data = data.lstrip(b"\0")
+                if not data:
                     continue
-                self._inflate = zlib.decompressobj(wbits=31)
-                self._in_member = True
+                inflate = zlib.decompressobj(wbits=31)
             try:
-                data = self._inflate.decompress(self._input, _PIECE_BYTES)
+                piece = inflate.decompress(data, _PIECE_BYTES)
             except zlib.error as error:
                 raise ArchiveError("corrupt", UNREADABLE) from error
-            self._input = self._inflate.unconsumed_tail
-            if self._inflate.eof:
-                self._input = self._inflate.unused_data
-                self._in_member = False
-            self._expanded += len(data)
-            if self._expanded > self._limits.expanded_bytes:
+            data = inflate.unconsumed_tail
+            if inflate.eof:
+                data, inflate = inflate.unused_data, None
+            expanded += len(piece)
+            if expanded > self._limits.expanded_bytes:
                 raise ArchiveError("unsafe", "Expanded archive exceeds limit")
-            if data:
-                self._buffer = memoryview(data)
-                return True
+            if piece:
+                yield piece
 
-    def _refill(self) -> bool:
-        self._input = self._stream.read(_READ_BYTES)
-        self.compressed_bytes += len(self._input)
+    def _compressed(self) -> bytes:
+        data = self._stream.read(_READ_BYTES)
+        self.compressed_bytes += len(data)
         if self.compressed_bytes > self._limits.compressed_bytes:
             raise ArchiveError("unsafe", "Downloaded object exceeds byte limit")
-        self._digest.update(self._input)
-        return bool(self._input)
+        self._digest.update(data)
+        return data
 
 
 def metadata_limit(path: str, limits: Limits) -> int:
