@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from .harness import REPOSITORY, Cluster
+from .ops import Release
 
 NAMESPACE = "e2e"
 
@@ -32,6 +34,16 @@ def smoke(installed: Cluster) -> str:
     """The smoke suite, published; returns the Taskset's name."""
     installed.seatrial("publish", "examples/suites/smoke", "--taskset", "smoke", "--namespace", NAMESPACE)
     return "smoke"
+
+
+@pytest.fixture(scope="session")
+def ops(installed: Cluster) -> Iterator[Release]:
+    """A second release in namespaces of its own; removed at the end."""
+    release = Release(installed)
+    release.install(release.values())
+    release.ready()
+    yield release
+    release.remove()
 
 
 @pytest.fixture

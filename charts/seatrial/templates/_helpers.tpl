@@ -53,7 +53,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
   verbs: [delete]
 - apiGroups: [seatrial.dev]
   resources: [evaljobs/status, tasks/status, tasksets/status]
-  verbs: [get, patch]
+  verbs: [patch]
 - apiGroups: [""]
   resources: [pods]
   verbs: [get, list, watch, create, delete]
