@@ -389,9 +389,17 @@ def test_an_envd_that_reads_nothing_ends_the_channel(envd: FakeEnvd, monkeypatch
 
 def test_an_upload_that_fails_early_stops_and_tells_why(envd: FakeEnvd) -> None:
     body = json.dumps({"error": {"kind": "io", "message": "no space left on device"}}).encode()
-    thread = answer(envd, lambda call_id: frame(wire.RESULT, call_id, body))
+
+    def fail_and_read_on() -> None:
+        envd.say(frame(wire.RESULT, envd.hear_request()[0], body))
+        while envd.sock.recv(65536):
+            pass
+
+    thread = threading.Thread(target=fail_and_read_on)
+    thread.start()
     with pytest.raises(EnvdError, match="no space left"):
         envd.channel.put_bytes(bytes(100_000_000), "/x")
+    envd.channel.close()
     thread.join()
 
 
