@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -61,10 +62,12 @@ class AsyncStore:
 
     async def _call(self, operation: str, call: Callable[[], Result]) -> Result:
         async with self._slots:
+            started = time.monotonic()
             try:
                 result = await asyncio.to_thread(call)
             except SeatrialError as error:
                 self._metrics.store_requests.labels(operation, type(error).__name__).inc()
                 raise
         self._metrics.store_requests.labels(operation, "ok").inc()
+        self._metrics.store_seconds.labels(operation).observe(time.monotonic() - started)
         return result

@@ -1,19 +1,41 @@
-"""Prometheus metrics. Names are stable; no label carries the name of a job or a trial.
+"""Prometheus metrics. Names are stable and every label is bounded: words that a Pod reports count only when they are known.
 
+Names of jobs are on few gauges only, for the newest jobs; no label carries the name of a trial. ``docs/metrics.md`` is made from here.
 Why a class and an own registry: tests make as many as they like, and nothing is registered at import.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+import heapq
+import math
+from collections import Counter as Count
+from collections.abc import Collection, Iterator, Mapping
+from datetime import datetime
+from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
 from seatrial import __version__
+from seatrial.api.evaljob import TERMINAL_PHASES
+from seatrial.api.reasons import Reason
+from seatrial.core.observe import PodView
+from seatrial.core.rows import Row
+from seatrial.harbor_errors import ERROR_POLICIES
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 TICK_SECONDS: Final = 0.1
+OTHER: Final = "other"
+"""Label for a word that is not known."""
+REASONS: Final = frozenset(Reason) | frozenset(ERROR_POLICIES)
+REPORTED_PHASES: Final = frozenset({"environment_setup", "agent_setup", "agent_execution", "verifier", "logs", "total"})
+"""What a verdict tells; ``logs`` is the saving and upload of the evidence."""
+POD_PHASES: Final = ("scheduling", "stage", "start")
+"""What the Pod tells, in whole seconds: until it has a node; download and unpacking; until all its containers run, pulls included."""
+JOB_PHASES: Final = ("Pending", "Running", "Suspended", *sorted(TERMINAL_PHASES))
+STATES: Final = ("pending", "running", "scored", "errored", "cancelled")
+NAMED_JOBS: Final = 100
+"""Jobs that have series of their own; the newest ones."""
 
 
 class Metrics:
@@ -33,17 +55,49 @@ class Metrics:
         self.store_requests = Counter(
             "seatrial_store_requests", "Calls of the object store, presigning excepted.", ["operation", "outcome"], registry=registry
         )
-        self.trials_ended = Counter("seatrial_trials_ended", "Ended Pods of trials.", ["outcome", "reason", "cause"], registry=registry)
+        self.store_seconds = Histogram(
+            "seatrial_store_request_seconds", "Duration of successful calls of the object store.", ["operation"], registry=registry
+        )
+        self.trials_ended = Counter(
+            "seatrial_trials_ended",
+            "Ended Pods of trials; reason and cause of those without a score.",
+            ["outcome", "reason", "cause"],
+            registry=registry,
+        )
+        self.trials_tampered = Counter("seatrial_trials_tampered", "Trials whose agent had planted a reward file.", registry=registry)
+        self.rewards = Histogram(
+            "seatrial_trial_reward",
+            "Rewards of scored trials, under the key reward.",
+            buckets=(0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1),
+            registry=registry,
+        )
+        self.trials = Gauge("seatrial_trials", "Trials of the EvalJobs that exist, by state.", ["state"], registry=registry)
+        self.concurrency = Gauge("seatrial_concurrency", "Trial Pods that running EvalJobs may have at a time, in sum.", registry=registry)
         self.pods_created = Counter("seatrial_pods_created", "Pods created for trials.", registry=registry)
         self.pods_deleted = Counter("seatrial_pods_deleted", "Pods of trials deleted.", registry=registry)
         self.phase_seconds = Histogram(
             "seatrial_trial_phase_seconds",
-            "Duration of the phases of trials.",
+            "Duration of the phases of trials; those of the Pod in whole seconds.",
             ["phase"],
             buckets=(0.1, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 10800),
             registry=registry,
         )
         self.jobs = Gauge("seatrial_jobs", "EvalJobs by phase.", ["phase"], registry=registry)
+        self.job_trials = Gauge(
+            "seatrial_job_trials",
+            f"Trials of each of the {NAMED_JOBS} newest EvalJobs, by state.",
+            ["namespace", "job", "state"],
+            registry=registry,
+        )
+        self.job_mean = Gauge(
+            "seatrial_job_mean",
+            "Mean of an EvalJob's first metric so far; absent while nothing is scored.",
+            ["namespace", "job"],
+            registry=registry,
+        )
+        self.job_started = Gauge(
+            "seatrial_job_start_time_seconds", "When an EvalJob's plan was frozen, in Unix time.", ["namespace", "job"], registry=registry
+        )
         self.jobs_ended = Counter("seatrial_jobs_ended", "Ended EvalJobs.", ["phase", "reason"], registry=registry)
         self.queue_depth = Gauge("seatrial_queue_depth", "Keys that wait for a pass.", registry=registry)
         self.queue_age = Gauge("seatrial_queue_oldest_seconds", "Age of the oldest waiting key.", registry=registry)
@@ -51,6 +105,7 @@ class Metrics:
         self.loop_lag = Gauge("seatrial_loop_lag_seconds", "Lag of the event loop, the last tick.", registry=registry)
         self.loop_lag_max = Gauge("seatrial_loop_lag_max_seconds", "Longest lag of the event loop so far.", registry=registry)
         self.leader = Gauge("seatrial_leader", "1 while this replica holds the Lease.", registry=registry)
+        self.elections = Counter("seatrial_elections", "Times that this replica got the Lease.", registry=registry)
         self.informer_pods = Gauge("seatrial_informer_pods", "Pods in the informer.", registry=registry)
         self.informer_age = Gauge("seatrial_informer_age_seconds", "Time since the informer heard of anything.", registry=registry)
         self.relists = Counter("seatrial_informer_relists", "Repeated LISTs of Pods.", registry=registry)
@@ -73,6 +128,53 @@ class Metrics:
         self.relists.inc()
         self.differences.inc(differences)
 
+    def observe_leader(self, leading: bool) -> None:
+        """For the elector."""
+        self.leader.set(int(leading))
+        self.elections.inc(int(leading))
+
+    def observe_row(self, row: Row, pod: PodView | None) -> None:
+        """A Pod of a trial has ended; ``pod`` is its last view, if there is one."""
+        error = row.error if row.outcome != "scored" else None
+        reason = error.type if error else ""
+        self.trials_ended.labels(row.outcome, reason if not error or reason in REASONS else OTHER, error.cause if error else "").inc()
+        self.trials_tampered.inc(int(row.tampered))
+        reward = (row.rewards or {}).get("reward")
+        if row.outcome == "scored" and reward is not None and math.isfinite(reward):
+            self.rewards.observe(reward)
+        for phase, seconds in row.seconds.items():
+            if phase in REPORTED_PHASES:
+                self.phase_seconds.labels(phase).observe(seconds)
+        for phase, span in pod_spans(pod) if pod is not None else ():
+            self.phase_seconds.labels(phase).observe(span)
+
+    def show_jobs(self, bodies: Collection[Mapping[str, Any]]) -> None:
+        """Set the gauges that describe the EvalJobs which exist; the standby shows none."""
+        phases, trials, concurrency = Count[str](), Count[str](), 0
+        for body in bodies:
+            status = body.get("status") or {}
+            phase = status.get("phase") or "Pending"
+            phases[phase] += 1
+            trials.update({state: (status.get("trials") or {}).get(state, 0) for state in STATES})
+            concurrency += body.get("spec", {}).get("concurrency", 0) if phase == "Running" else 0
+        for phase in JOB_PHASES:
+            self.jobs.labels(phase).set(phases[phase])
+        for state in STATES:
+            self.trials.labels(state).set(trials[state])
+        self.concurrency.set(concurrency)
+        for gauge in (self.job_trials, self.job_mean, self.job_started):
+            gauge.clear()
+        for body in heapq.nlargest(NAMED_JOBS, bodies, key=lambda item: str(item["metadata"].get("creationTimestamp", ""))):
+            self._show_job(body["metadata"]["namespace"], body["metadata"]["name"], body.get("status") or {})
+
+    def _show_job(self, namespace: str, name: str, status: Mapping[str, Any]) -> None:
+        for state in STATES:
+            self.job_trials.labels(namespace, name, state).set((status.get("trials") or {}).get(state, 0))
+        if status.get("mean"):
+            self.job_mean.labels(namespace, name).set(float(status["mean"]))
+        if status.get("startTime"):
+            self.job_started.labels(namespace, name).set(datetime.fromisoformat(status["startTime"]).timestamp())
+
     async def tick(self) -> None:
         """Measure the loop's lag for ever: how late a sleep of 100 ms returns."""
         loop, worst = asyncio.get_running_loop(), 0.0
@@ -88,3 +190,18 @@ class Metrics:
     def render(self) -> bytes:
         """In the text format."""
         return generate_latest(self.registry)
+
+
+def pod_spans(pod: PodView) -> Iterator[tuple[str, float]]:
+    """Phase and seconds, for the phases that the Pod went through. Times of the API are whole seconds of two clocks: never below 0."""
+    stage = pod.container("stage")
+    starts = [item.started_at for item in pod.containers if not item.init]
+    moments = {
+        "scheduling": (pod.created_at, pod.scheduled_at),
+        "stage": (stage.started_at, stage.finished_at) if stage else (None, None),
+        "start": (stage.finished_at if stage else None, max((at for at in starts if at), default=None) if all(starts) else None),
+    }
+    for phase in POD_PHASES:
+        begin, end = moments[phase]
+        if begin is not None and end is not None:
+            yield phase, max(0.0, (end - begin).total_seconds())

@@ -189,7 +189,7 @@ class JobPass:
         return replace(self._plan(job, memory), creates=(), save=None)
 
     async def _commit(self, job: EvalJob, memory: Memory, commits: tuple[CommitRow, ...]) -> None:
-        rows = [await self._explained(job, item.row) for item in commits]
+        rows, uid = [await self._explained(job, item.row) for item in commits], job.metadata.uid
         try:
             await memory.rows.append(rows)
         except LostRace:
@@ -198,11 +198,7 @@ class JobPass:
             return
         for row in rows:
             error = row.error
-            self._metrics.trials_ended.labels(
-                row.outcome, error.type if error and row.outcome != "scored" else "", error.cause if error else ""
-            ).inc()
-            for phase, seconds in row.seconds.items():
-                self._metrics.phase_seconds.labels(phase).observe(seconds)
+            self._metrics.observe_row(row, self._pods.pods(uid).get(row.pod) or self._pods.gone(uid).get(row.pod))
             log.info(
                 f"trial {row.outcome}",
                 extra={

@@ -13,13 +13,11 @@ import random
 import signal
 import threading
 import time
-from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final
 
 import kopf
 
-from seatrial.api.evaljob import TERMINAL_PHASES
 from seatrial.api.names import EVALJOB, TASK, TASKSET
 from seatrial.core.observe import PodView
 from seatrial.effects.aiostore import AsyncStore, ObjectStore
@@ -198,9 +196,7 @@ class Operator:
     def refresh_metrics(self) -> None:
         """Set the gauges that are computed on demand."""
         metrics = self._metrics
-        phases = Counter((body.get("status") or {}).get("phase") or "Pending" for _, body in self.cache.all(EVALJOB))
-        for phase in ("Pending", "Running", "Suspended", *sorted(TERMINAL_PHASES)):
-            metrics.jobs.labels(phase).set(phases.get(phase, 0))
+        metrics.show_jobs([body for _, body in self.cache.all(EVALJOB)])
         metrics.queue_depth.set(self.queue.depth)
         metrics.queue_age.set(self.queue.oldest_seconds)
         metrics.informer_pods.set(self.informers.count)
@@ -244,7 +240,7 @@ async def serve(*, settings: Settings, access: Access, store: ObjectStore) -> No
     )
     async with kube:
         operator = Operator(kube, store, settings=settings, metrics=metrics)
-        elector = Elector(kube, _lease(settings, access), changed=lambda leading: metrics.leader.set(int(leading)))
+        elector = Elector(kube, _lease(settings, access), changed=metrics.observe_leader)
         health = Health(metrics, refresh=operator.refresh_metrics)
         health.live["loop"] = heartbeat_check(metrics)
         health.live["api"] = denied_check(lambda: kube.denied_since)
