@@ -287,14 +287,12 @@ class Cluster:
 
         url = self.server + path + (f"?{urlencode(query)}" if query else "")
         headers = {"Accept": "application/json", "User-Agent": "seatrial"}
-        data: Any = None
         if body is not None:
             headers["Content-Type"] = content_type
-            data = body if content_type == "application/json" else json.dumps(body)
         try:
-            self._api.update_params_for_auth(headers, [], ["BearerToken"], path, method, data)
+            self._api.update_params_for_auth(headers, [], ["BearerToken"], path, method, body)
             answer = self._api.rest_client.request(
-                method, url, headers=headers, body=data, _request_timeout=(CONNECT_SECONDS, read_seconds)
+                method, url, headers=headers, body=body, _request_timeout=(CONNECT_SECONDS, read_seconds)
             )
         except (urllib3.exceptions.HTTPError, ApiException) as error:
             raise Unavailable(f"cannot reach the cluster at {self.server}: {_short(error)}. Check kubeconfig and network") from error

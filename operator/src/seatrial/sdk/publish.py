@@ -211,6 +211,9 @@ def publish(
     names = {task.path: task_object_name(task, options) for task in good}
     collisions = _collisions(names)
     existing = _existing(cluster, TASK, set(names.values()))
+    if not options.dry_run:
+        # One clear error instead of one a task.
+        Store(settings).ping()
     stored = {
         item.folder: item
         for item in _store_all([task for task in good if task.path not in collisions], options, destination, settings, progress)

@@ -16,6 +16,8 @@ NAME_CHARS: Final = 63
 # The server appends five characters to a generateName.
 _GENERATED_CHARS: Final = NAME_CHARS - 5
 
+_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?")
+
 
 @dataclass(frozen=True)
 class JobRequest:
@@ -69,6 +71,8 @@ def build_job(request: JobRequest, *, namespace: str) -> dict[str, Any]:
     Raises:
         InvalidSpec: what the API server would refuse, named by its path, before anything is sent.
     """
+    if request.name is not None and not _NAME.fullmatch(request.name):
+        raise InvalidSpec("metadata.name", f"{request.name!r} is not a name: up to 63 of a-z, 0-9, '-' and '.', not at the ends")
     if request.taskset is None and not request.tasks:
         raise InvalidSpec("spec", "nothing to run: give a taskset or tasks")
     spec = {

@@ -101,15 +101,21 @@ class Summary:
     @property
     def scores(self) -> Sequence[Mapping[str, Any]]:
         """``[{name, value, count, missing}]``; a value that was not measured is None."""
-        return [{"value": None, **score} for score in self.raw.get("scores", [])]
+        found = self.raw["aggregates"] if "aggregates" in self.raw else self.raw.get("scores", [])
+        return [{"value": None, **score} for score in found]
+
+    @property
+    def ranges(self) -> Sequence[Mapping[str, Any]]:
+        """Every score with all its statistics, under its original name such as ``harbor_reward.reward``; empty before the job's end."""
+        return self.raw["scores"] if "aggregates" in self.raw else []
 
     def score(self, name: str) -> float | None:
-        """The aggregate ``name``, such as ``reward.mean``; None where nothing was measured.
+        """The aggregate ``name``, such as ``reward.mean``, or the mean of an original name; None where nothing was measured.
 
         Raises:
             NotFound: the job has no such score.
         """
-        for score in self.scores:
+        for score in (*self.scores, *({"name": item["name"], "value": item["mean"]} for item in self.ranges)):
             if score["name"] == name:
                 return None if score["value"] is None else float(score["value"])
         known = ", ".join(score["name"] for score in self.scores) or "none yet"
