@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import configparser
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ from seatrial.taskpkg.verification import verifier_definition
 
 _TEXT_BYTES: Final = 256 * 1024
 """How much of a script is looked at; those that matter are far shorter."""
+_GITMODULES_BYTES: Final = 256 * 1024
 _DATA_FOLDERS: Final = ("environment", "tests", "solution", "steps")
 
 
@@ -81,13 +81,9 @@ def _submodule_folders(task_dir: Path) -> frozenset[Path]:
     """Folders of submodules by the nearest ``.gitmodules`` above the task, or in it."""
     for folder in (task_dir.resolve(), *task_dir.resolve().parents):
         file = folder / ".gitmodules"
-        if file.is_file():
-            reader = configparser.ConfigParser(interpolation=None, strict=False)
-            try:
-                reader.read_string("\n".join(line.strip() for line in file.read_text("utf-8").splitlines()))
-            except (configparser.Error, ValueError):
-                return frozenset()
-            return frozenset((folder / reader[name]["path"]).resolve() for name in reader.sections() if "path" in reader[name])
+        if file.is_file() and file.stat().st_size <= _GITMODULES_BYTES:
+            pairs = (line.partition("=") for line in file.read_text("utf-8", "replace").splitlines())
+            return frozenset((folder / value.strip()).resolve() for key, _, value in pairs if key.strip() == "path" and value.strip())
         if (folder / ".git").exists():
             break
     return frozenset()

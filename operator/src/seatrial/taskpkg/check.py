@@ -17,6 +17,7 @@ from typing import Final
 from seatrial.taskpkg.advice import advise
 from seatrial.taskpkg.capture import Inventory, PackageError, scan
 from seatrial.taskpkg.digest import content_digest, file_sha256
+from seatrial.taskpkg.ignore import IgnoreError
 from seatrial.taskpkg.instruction import record_instruction
 from seatrial.taskpkg.limits import DEFAULT, Limits
 from seatrial.taskpkg.model import TaskConfig
@@ -72,8 +73,8 @@ def check_task(path: Path, *, default_image: str | None = None, limits: Limits =
         problems += _config_problems(path, config, default_image=default_image, limits=limits)
         problems += advise(path, config, listed)
         digest = content_digest(path)
-    except UnicodeEncodeError:
-        digest = None  # a name that is not Unicode, refused above
+    except (UnicodeEncodeError, IgnoreError):
+        digest = None  # a name that is not Unicode, or unusable ignore rules: refused above
     except (OSError, ValueError) as error:
         problems.append(_error("unreadable", CONFIG_FILE, f"The content digest cannot be computed: {error}", "make every file readable"))
         digest = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,11 +16,14 @@ from pydantic_core import PydanticCustomError
 from seatrial.taskpkg.check import CheckedTask
 from seatrial.taskpkg.digest import dataset_digest, file_sha256
 from seatrial.taskpkg.model import Author, Section, is_task_name
-from seatrial.taskpkg.parse import Problem, key_text, read_toml, unknown_keys, validate_document
+from seatrial.taskpkg.parse import MAX_PROBLEMS, Problem, key_text, read_toml, unknown_keys, validate_document
 
 DATASET_FILE: Final = "dataset.toml"
 METRIC_FILE: Final = "metric.py"
 """The only file of a dataset that has a meaning."""
+
+# Some for each task, and a dataset may have a hundred thousand.
+_MAX_VALUES: Final = 400_000
 
 # Harbor matches with ``re.match``, so one line break at the end passes.
 _DIGEST: Final = re.compile(r"sha256:[a-f0-9]{64}$")
@@ -90,7 +94,7 @@ class DatasetManifest(Section):
 
 def parse_dataset_toml(text: str | bytes, *, file: str = DATASET_FILE) -> tuple[DatasetManifest | None, tuple[Problem, ...]]:
     """Read a ``dataset.toml``; the manifest is None exactly if one of the problems is an error."""
-    document = read_toml(text, file=file)
+    document = read_toml(text, file=file, max_values=_MAX_VALUES)
     if isinstance(document, Problem):
         return None, (document,)
     manifest, errors = validate_document(DatasetManifest, document)
@@ -102,7 +106,7 @@ def parse_dataset_toml(text: str | bytes, *, file: str = DATASET_FILE) -> tuple[
             f"{key_text(key)} is not a key of dataset.toml and is ignored",
             f"write {close}" if close else "remove it, or keep free-form data in [metadata]",
         )
-        for key, close in unknown_keys(DatasetManifest, document.data, known={})
+        for key, close in itertools.islice(unknown_keys(DatasetManifest, document.data, known={}), MAX_PROBLEMS)
     )
     return manifest, (*errors, *unknown)
 
@@ -179,7 +183,7 @@ def parse_registry(text: str | bytes, *, file: str = "registry.json") -> tuple[t
     except ValidationError as error:
         return (), tuple(
             Problem("error", "registry", file, key, None, f"{key}: {detail['msg']}", "correct the entry")
-            for detail in error.errors(include_url=False)
+            for detail in error.errors(include_url=False)[:MAX_PROBLEMS]
             for key in (key_text(detail["loc"]),)
         )
 

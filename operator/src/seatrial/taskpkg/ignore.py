@@ -2,6 +2,9 @@
 
 ``.harborignore`` counts only below ``tests/`` and ``solution/`` of the task and of its steps; its rules are inherited from folder to
 folder like Git's, and once a folder is left out nothing in it comes back. The root ``.gitignore`` counts for digests only.
+
+NB: patterns become regular expressions, and a pattern such as ``*a*a*a*a*b`` can take for ever. Where the task is a stranger's, use
+``isolated.check_untrusted``.
 """
 
 from __future__ import annotations
@@ -12,9 +15,13 @@ from typing import Any, Final
 
 from pathspec import GitIgnoreSpec, PathSpec
 
+from seatrial.taskpkg.limits import DEFAULT
+
 IGNORE_FILE: Final = ".harborignore"
 # What Harbor drops where a task has no .gitignore of its own.
 DEFAULT_IGNORES: Final = ("__pycache__/", "*.pyc", ".DS_Store", "*.swp", "*.swo", "*~")
+
+MAX_RULE_BYTES: Final = DEFAULT.gitignore_bytes
 
 
 class IgnoreError(ValueError):
@@ -87,6 +94,8 @@ class HarborIgnore:
             return None
         if not file.is_file():
             raise IgnoreError(name, "must be a regular file")
+        if file.stat().st_size > MAX_RULE_BYTES:
+            raise IgnoreError(name, f"must be at most {MAX_RULE_BYTES} bytes")
         try:
             return GitIgnoreSpec.from_lines(file.read_text("utf-8").splitlines())
         except ValueError as error:  # not UTF-8, or a pattern that is none
@@ -98,6 +107,8 @@ class GitIgnore:
 
     def __init__(self, task_dir: Path) -> None:
         file = task_dir / ".gitignore"
+        if file.exists() and file.stat().st_size > MAX_RULE_BYTES:
+            raise IgnoreError(".gitignore", f"must be at most {MAX_RULE_BYTES} bytes")
         lines = file.read_text("utf-8").splitlines() if file.exists() else DEFAULT_IGNORES
         # Deliberately the plain pattern set and not GitIgnoreSpec: the digest depends on how it treats re-included files.
         self._spec: PathSpec[Any] = PathSpec.from_lines("gitignore", lines)

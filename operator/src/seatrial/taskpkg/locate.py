@@ -13,6 +13,9 @@ from typing import Final
 
 Key = tuple[str | int, ...]
 
+# A list of half a million numbers would take 100 MiB here.
+_MAX_LINES: Final = 50_000
+
 _SPACE: Final = re.compile(r"(?:[ \t\n\r]|#[^\n]*)*")
 _BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
 _QUOTED: Final = re.compile(r'"(?:[^"\\\n]|\\.)*"|\'[^\'\n]*\'')
@@ -140,6 +143,8 @@ class _Scanner:
             if self._text[self._at] == ",":
                 self._at += 1
                 continue
+            if len(self.lines) > _MAX_LINES:
+                raise ValueError("more keys than anyone asks for")
             self.lines.setdefault((*path, index), self._line_here())
             self._value((*path, index))
             index += 1

@@ -200,7 +200,7 @@ class McpServer(Section):
             try:
                 embedded_variables(value)
             except ValueError as error:
-                raise _fault("mcp-header", f"the header {name!r} is {error}", "write ${VAR} or ${VAR:-default}", key=name) from error
+                raise _fault("mcp-header", f"the header {name!r}: {error}", "write ${VAR} or ${VAR:-default}", key=name) from error
             if is_literal_credential(name, value):
                 raise _fault(
                     "mcp-credential",

@@ -121,41 +121,60 @@ def _containment_problems(task_dir: Path, config: TaskConfig, ignore: HarborIgno
         yield from _tree_problems(task_dir / folder, task_dir, ignore)
 
 
+class _Folder(NamedTuple):
+    """A folder on the way down: how it was reached, what it really is, and the names in it that are still to be looked at."""
+
+    path: str
+    real: str
+    names: list[tuple[str, bool]]
+    """With whether the entry is a link."""
+
+
 def _tree_problems(top: Path, task_dir: Path, ignore: HarborIgnore | None) -> Iterator[Problem]:
-    """Paths below ``top`` (links followed) that leave the task, and links to a folder that holds them."""
-    waiting: list[tuple[Path, frozenset[Path]]] = [(top, frozenset())]
-    checked: set[Path] = set()
+    """Paths below ``top`` (links followed) that leave the task, and links to a folder that holds them.
+
+    Only links are resolved: resolving every path of a deep tree would take a step for each of its parts, each time.
+    """
+    above: list[_Folder] = []
+    checked: set[str] = set()
     visits = 0
-    while waiting:
-        path, above = waiting.pop()
+    waiting: tuple[str, str, bool] | None = (str(top), os.path.join(os.path.realpath(top.parent), top.name), os.path.islink(top))
+    while waiting is not None or above:
+        if waiting is None:
+            folder = above[-1]
+            if not folder.names:
+                above.pop()
+                continue
+            name, is_link = folder.names.pop()
+            waiting = (f"{folder.path}/{name}", f"{folder.real}/{name}", is_link)
+        path, real, is_link = waiting
+        waiting = None
         visits += 1
         if visits > _MAX_VISITS:
             yield _link_problem(path, task_dir, "is one of too many paths that links make")
             return
-        if ignore is not None and ignore.is_excluded(path):
+        if ignore is not None and ignore.is_excluded(Path(path)):
             continue
-        try:
-            resolved = path.resolve()
-        except RuntimeError:  # a link to itself
-            yield _link_problem(path, task_dir, "is a link to itself")
-            continue
-        if not resolved.is_relative_to(task_dir):
+        if is_link:
+            try:
+                real = str(Path(path).resolve())
+            except RuntimeError:  # a link to itself, or a chain beyond all bounds
+                yield _link_problem(path, task_dir, "is a link to itself")
+                continue
+        if (is_link or not above) and not Path(real).is_relative_to(task_dir):
             yield _link_problem(path, task_dir, "leads out of the task")
+        elif not os.path.isdir(path):
             continue
-        if not path.is_dir():
-            continue
-        if resolved in above:
+        elif is_link and any(folder.real == real for folder in above):
             yield _link_problem(path, task_dir, "is a link to a folder that holds it")
-            continue
         # With rules, another path to the same folder may leave out less, so it is looked at again.
-        if resolved in checked and (ignore is None or ignore.is_empty):
-            continue
-        checked.add(resolved)
-        with os.scandir(path) as entries:
-            waiting.extend((Path(entry.path), above | {resolved}) for entry in entries)
+        elif real not in checked or (ignore is not None and not ignore.is_empty):
+            checked.add(real)
+            with os.scandir(path) as entries:
+                above.append(_Folder(path, real, [(entry.name, entry.is_symlink()) for entry in entries]))
 
 
-def _link_problem(path: Path, task_dir: Path, what: str) -> Problem:
+def _link_problem(path: str, task_dir: Path, what: str) -> Problem:
     relative = os.path.relpath(path, task_dir)
     return _problem("link", relative, f"{relative} {what}", "copy what it names into the task")
 

@@ -9,6 +9,7 @@ that are dropped, keys of older releases. Source: harbor.md 1.2 and 1.3 (H-1 to 
 from __future__ import annotations
 
 import difflib
+import itertools
 import re
 import tomllib
 import types
@@ -24,6 +25,13 @@ from seatrial.taskpkg.locate import Key, find_line, key_lines
 from seatrial.taskpkg.model import TaskConfig, legacy_size_mb
 
 Severity = Literal["error", "warning"]
+
+MAX_PROBLEMS: Final = 200
+"""Of one kind in one file; a file with more is no task file, and nobody reads them."""
+MAX_DEPTH: Final = 64
+MAX_VALUES: Final = 20_000
+# Parts of a dotted key, bare or quoted. Possessive, and tried at the start of a word only: linear in the text.
+_LONG_KEY: Final = re.compile(r"""(?:(?<![\w-])[\w-]++|"[^"\n]*+"|'[^'\n]*+')(?:[ \t]*+\.[ \t]*+(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')){200}""")
 
 
 class Problem(NamedTuple):
@@ -41,6 +49,9 @@ class Problem(NamedTuple):
     message: str
     fix: str
 
+
+# No known key is half as long.
+_SUGGEST_CHARS: Final = 60
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
@@ -72,7 +83,7 @@ def parse_task_toml(text: str | bytes, *, file: str = "task.toml") -> tuple[Task
     return config, tuple(sorted((*errors, *_warnings(document)), key=lambda problem: (problem.severity, problem.line or 0)))
 
 
-def read_toml(text: str | bytes, *, file: str) -> TomlDocument | Problem:
+def read_toml(text: str | bytes, *, file: str, max_values: int = MAX_VALUES) -> TomlDocument | Problem:
     """Decode and read; line ends are unified first, as Python's text files do it."""
     if isinstance(text, bytes):
         try:
@@ -83,8 +94,11 @@ def read_toml(text: str | bytes, *, file: str) -> TomlDocument | Problem:
     if text.startswith("\ufeff"):
         return Problem("error", "encoding", file, None, 1, "The file starts with a byte order mark", "Save it as UTF-8 without a mark")
     text = unify_line_ends(text)
+    if found := _LONG_KEY.search(text):  # tomllib takes minutes for a key of half a million parts
+        line = text.count("\n", 0, found.start()) + 1
+        return Problem("error", "toml-syntax", file, None, line, "Not a usable key: too many parts", "Shorten the key")
     try:
-        return TomlDocument(text, tomllib.loads(text), file)
+        data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         found = re.search(r"\(at line (\d+)", str(error))
         line = int(found[1]) if found else text.count("\n") + 1
@@ -93,6 +107,23 @@ def read_toml(text: str | bytes, *, file: str) -> TomlDocument | Problem:
         return Problem("error", "toml-syntax", file, None, None, "Not valid TOML: nested too deeply", "Remove the nesting")
     except ValueError as error:  # such as a date that does not exist, or an integer of thousands of digits
         return Problem("error", "toml-syntax", file, None, None, f"Not valid TOML: {error}", "Correct the value")
+    depth, values = _measure(data)
+    if depth > MAX_DEPTH:  # whoever writes it as JSON or sends it to another process would fail
+        return Problem("error", "toml-syntax", file, None, None, "Not usable: nested too deeply", "Remove the nesting")
+    if values > max_values:  # 400,000 wrong elements of a list are 400,000 errors, which take a minute
+        return Problem("error", "toml-syntax", file, None, None, f"Not usable: more than {max_values} values", "Move data to other files")
+    return TomlDocument(text, data, file)
+
+
+def _measure(data: Any) -> tuple[int, int]:
+    """Levels of nesting (counted a little beyond the bound only) and number of values."""
+    depth, values, level = 0, 0, [data]
+    while level and depth <= MAX_DEPTH:
+        depth += 1
+        inner = [item for value in level for item in (value.values() if isinstance(value, dict) else value)]
+        values += len(inner)
+        level = [item for item in inner if isinstance(item, dict | list)]
+    return depth, values
 
 
 def validate_document(model: type[_Model], document: TomlDocument) -> tuple[_Model | None, tuple[Problem, ...]]:
@@ -101,7 +132,7 @@ def validate_document(model: type[_Model], document: TomlDocument) -> tuple[_Mod
         return model.model_validate(document.data), ()
     except ValidationError as error:
         problems: dict[tuple[str, str], Problem] = {}
-        for detail in error.errors(include_url=False):
+        for detail in error.errors(include_url=False)[:MAX_PROBLEMS]:
             problem = _problem(detail, document)
             # A union reports each of its types; they are one problem of one key.
             problems.setdefault((problem.key or "", problem.rule), problem)
@@ -138,7 +169,7 @@ def unknown_keys(
         below: list[tuple[Key, type[BaseModel], Any]] = []
         for name, item in value.items():
             if name not in names:
-                close = difflib.get_close_matches(name, sorted(names), n=1)
+                close = difflib.get_close_matches(name, sorted(names), n=1) if len(name) <= _SUGGEST_CHARS else []
                 yield (*path, name), close[0] if close else None
             elif name in section.model_fields and (inner := _section_of(section.model_fields[name].annotation)) is not None:
                 below.append(((*path, name), inner, item))
@@ -248,7 +279,7 @@ _KNOWN: Final[Mapping[Key, frozenset[str]]] = {
 
 def _warnings(document: TomlDocument) -> Iterator[Problem]:
     data = document.data
-    for key, close in unknown_keys(TaskConfig, data, known=_KNOWN):
+    for key, close in itertools.islice(unknown_keys(TaskConfig, data, known=_KNOWN), MAX_PROBLEMS):
         fix = f"write {close}" if close else "remove it, or keep free-form data in [metadata]"
         yield document.problem("warning", "unknown-key", key, f"{key_text(key)} is not a key of task.toml and is ignored", fix)
     if "version" in data and "schema_version" in data:

@@ -14,6 +14,9 @@ _REFERENCE: Final = r"\$\{[A-Za-z_][A-Za-z0-9_]*(?::-)?\}"
 # Nothing but references, after at most one word such as "Bearer", with spaces, colons and hyphens between them.
 _ONLY_REFERENCES: Final = re.compile(rf"\s*(?:[A-Za-z]+\s+)?{_REFERENCE}(?:[\s:-]*{_REFERENCE})*\s*")
 
+# Each unfinished template is searched to the end of the value: without a bound, a megabyte of "${A:-" would take minutes.
+MAX_EMBEDDED: Final = 50
+
 
 class Variable(NamedTuple):
     name: str
@@ -51,8 +54,10 @@ def embedded_variables(value: str) -> tuple[Variable, ...]:
     """Templates within an HTTP header value.
 
     Raises:
-        ValueError: a ``${`` that is no template, or a template inside a default.
+        ValueError: a ``${`` that is no template, a template inside a default, or more templates than a header can need.
     """
+    if value.count("${") > MAX_EMBEDDED:
+        raise ValueError(f"more than {MAX_EMBEDDED} templates in one value")
     variables = tuple(Variable(match[1], match[2]) for match in _EMBEDDED.finditer(value))
     if "${" in _EMBEDDED.sub(" ", value) or any("${" in (variable.default or "") for variable in variables):
         raise ValueError("not a valid ${VAR} or ${VAR:-default} template")
