@@ -361,7 +361,7 @@ def test_get_says_when_there_is_nothing_and_what_does_not_exist(seatrial: Callab
 def test_results_show_scores_and_flat_rows(seatrial: Callable[..., Ran], done_job: str) -> None:
     rows = seatrial("results", done_job, "--view", "rows", "-o", "csv").out.splitlines()
     scores = json.loads(seatrial("results", done_job, "-o", "json").out)["scores"]
-    assert rows[0].split(",")[:6] == ["trial", "task", "agent", "attempt", "retry", "state"]
+    assert rows[0].split(",")[:7] == ["trial", "task", "agent", "attempt", "retry", "state", "startedAt"]
     assert rows[1].startswith("one__1234567,bench/one,oracle,1,0,scored,")
     assert scores == [{"name": "reward.mean", "value": "1", "count": 1, "missing": 1}]
 

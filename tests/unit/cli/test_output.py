@@ -162,7 +162,7 @@ COLUMNS = [output.Column("A", lambda item: item["a"]), output.Column("B", lambda
         (Output.JSON, '[\n  {\n    "a": 1\n  },\n  {\n    "a": "x,y",\n    "b": 0.5\n  }\n]'),
         (Output.YAML, "- a: 1\n- a: x,y\n  b: 0.5"),
         (Output.JSONL, '{"a": 1}\n{"a": "x,y", "b": 0.5}'),
-        (Output.CSV, 'a,b\n1,\n"x,y",0.500'),
+        (Output.CSV, 'a,b\n1,\n"x,y",0.5'),
     ],
 )
 def test_every_format_carries_the_same_records(format: Output, text: str) -> None:

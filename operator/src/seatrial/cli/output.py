@@ -49,6 +49,13 @@ def printable(value: str) -> str:
     return "".join(char if char.isprintable() else " " if char in "\r\n\t" else "\ufffd" for char in value)
 
 
+def csv_cell(value: object) -> str:
+    """One cell for machines: full precision, empty for None, ``true`` and ``false``."""
+    if value is None:
+        return ""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def number(value: float) -> str:
     """A mean or reward: three decimals."""
     return f"{value:.3f}"
@@ -70,8 +77,8 @@ def dump(records: Sequence[Raw], output: Output, *, columns: Sequence[Column], o
         case Output.CSV:
             out = io.StringIO()
             writer = csv.writer(out, lineterminator="\n")
-            writer.writerow([column.title.lower() for column in columns])
-            writer.writerows(["" if (cell := column.cell(record)) is None else text(cell) for column in columns] for record in records)
+            writer.writerow([column.title.lower() if column.title.isupper() else column.title for column in columns])
+            writer.writerows([csv_cell(column.cell(record)) for column in columns] for record in records)
             return out.getvalue().rstrip("\n")
 
 
