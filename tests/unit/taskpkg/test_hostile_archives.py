@@ -357,12 +357,17 @@ def test_the_same_writer_makes_an_archive_that_is_accepted(tmp_path: Path) -> No
     assert os.readlink(tmp_path / "t/run") == "tests/test.sh"
 
 
-def test_a_thousand_nested_folders_are_refused_and_removed(tmp_path: Path) -> None:
-    paths = ["t" + "/a" * depth for depth in range(1, 1200)]
-    parts = [folder("t/"), *[part for path in paths for part in (pax(record("path", f"{path}/")), folder("x/"))], file("t/../x")]
-    with pytest.raises(ArchiveError, match=UNSAFE_PATH):
-        extract(tar(*parts), tmp_path / "target", LIMITS._replace(entries=100_000))
-    assert list((tmp_path / "target").iterdir()) == []
+@pytest.mark.parametrize(("depth", "is_accepted"), [(200, True), (201, False), (1200, False)])
+def test_deeply_nested_folders_are_refused_and_removed(tmp_path: Path, depth: int, is_accepted: bool) -> None:
+    paths = ["t" + "/a" * level for level in range(1, depth + 1)]
+    data = tar(folder("t/"), *[part for path in paths for part in (pax(record("path", f"{path}/")), folder("x/"))])
+    limits = LIMITS._replace(entries=100_000)
+    if is_accepted:
+        assert extract(data, tmp_path, limits).entries == depth + 1
+        return
+    with pytest.raises(ArchiveError, match=r"^Directories nested too deeply: t/a"):
+        extract(data, tmp_path, limits)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_links_that_would_take_hours_to_resolve_are_refused_in_seconds(tmp_path: Path) -> None:

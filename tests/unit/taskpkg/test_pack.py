@@ -262,6 +262,7 @@ def test_names_that_differ_only_in_case_are_refused(tmp_path: Path, make_task: M
     ("limits", "message"),
     [
         pytest.param(DEFAULT._replace(entries=6), "Too many task entries", id="entries"),
+        pytest.param(DEFAULT._replace(depth=1), "Directories nested too deeply: hello/environment/Dockerfile", id="depth"),
         pytest.param(DEFAULT._replace(file_bytes=40), "Task payload exceeds limits: hello/tests/test.sh", id="file"),
         pytest.param(DEFAULT._replace(payload_bytes=80), "Task payload exceeds limits", id="payload"),
     ],
@@ -273,7 +274,7 @@ def test_a_task_over_a_limit_is_refused(tmp_path: Path, make_task: MakeTask, lim
 
 @pytest.mark.conforms("N-61")
 def test_the_limits_are_the_documented_ones() -> None:
-    assert DEFAULT == (100_000, 4 * 2**30, 16 * 2**30, 2**20, 8, 2**20, 256 * 2**10, 2**20, 16 * 2**20, 128, 4096)
+    assert DEFAULT == (100_000, 4 * 2**30, 16 * 2**30, 2**20, 8, 2**20, 256 * 2**10, 2**20, 16 * 2**20, 128, 4096, 200)
     assert (DEFAULT.expanded_bytes, DEFAULT.compressed_bytes, DEFAULT.records) == (16 * 2**30 + 2**28, 16 * 2**30 + 2**28 + 2**26, 200_000)
 
 

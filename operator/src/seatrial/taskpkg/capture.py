@@ -82,6 +82,11 @@ def scan(root: Path, *, root_name: str | None = None, limits: Limits = DEFAULT) 
         if not is_safe_path(path, max_bytes=limits.path_bytes):
             faults.append(PackageError(str(UnsafePath(path)), path))
             continue
+        depth = path.count("/")
+        if depth > limits.depth:
+            if depth == limits.depth + 1:  # what is below would only repeat it
+                faults.append(PackageError("Directories nested too deeply", path))
+            continue
         if len(entries) >= limits.entries:
             faults.append(PackageError("Too many task entries", path))
             break

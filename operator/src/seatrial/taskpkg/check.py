@@ -203,6 +203,7 @@ _PACKAGE_RULES: Final = (
     ("Duplicate case-folded", "archive-case", "rename one of the two: their names differ only in case"),
     ("Unsupported task entry", "archive-entry", "remove it: only files, folders and links can be packed"),
     ("Task payload exceeds", "archive-size", "keep files below 4 GiB and the task below 16 GiB; put large data into the image"),
+    ("Directories nested too deeply", "archive-size", "flatten the folders"),
     ("Too many task entries", "archive-size", "keep the task below 100,000 entries; put large trees into the image"),
     ("", "archive-link", "remove links until they can be resolved"),
 )

@@ -138,7 +138,7 @@ class _Extraction:
         return self._tree is not None
 
     def discard(self) -> None:
-        """Remove what was written. Not ``rmtree``: it recurses, and an archive may be two thousand directories deep."""
+        """Remove what was written. Not ``rmtree``: it fails where a directory has no permissions."""
         if self._tree is None:
             return
         folders = [f"{self._root}/{directory.path()}" for directory in self._tree.directories]
@@ -196,6 +196,8 @@ class _Extraction:
             check_path(path, max_bytes=self._limits.path_bytes)
         except UnsafePath as error:
             raise ArchiveError("unsafe", str(error), error.path) from None
+        if path.count("/") > self._limits.depth:
+            raise ArchiveError("unsafe", "Directories nested too deeply", path)
         if header.mode & ~_PERMISSIONS:
             raise ArchiveError("unsafe", "Unsupported mode bits", path)
         self._entries += 1

@@ -37,6 +37,8 @@ class Limits(NamedTuple):
     steps: int = 128
     path_bytes: int = 4096
     """One path or link target in UTF-8."""
+    depth: int = 200
+    """Directories within each other. Not from NeMo: tools that walk or remove a tree recurse, and none goes deeper than about 1000."""
 
     @property
     def expanded_bytes(self) -> int:
