@@ -69,7 +69,13 @@ PERMUTATIONS: Mapping[str, dict[str, Any]] = {
             "publicEgress": [{"to": [{"ipBlock": {"cidr": "10.9.8.7/32"}}], "ports": [{"protocol": "TCP", "port": 3128}]}],
             "verifyInternet": False,
         },
-        metrics={"service": {"annotations": {"scrape": "true"}}},
+        metrics={
+            "service": {"annotations": {"scrape": "true"}},
+            "serviceMonitor": {"enabled": True, "interval": "15s", "labels": {"prometheus": "main"}},
+            "podMonitor": {"enabled": True, "labels": {"prometheus": "main"}},
+            "rules": {"enabled": True, "runbookUrl": "https://wiki.example.com/"},
+            "dashboards": {"enabled": True, "annotations": {"grafana_folder": "seatrial"}},
+        },
         commonLabels={"owner": "platform"},
         fullnameOverride="trials",
     ),
@@ -88,6 +94,11 @@ def shown(helm: Helm, chosen: Mapping[str, Any]) -> str:
     for item in objects:
         if item["kind"] == "Secret":
             item["data"] = {name: f"<{len(base64.b64decode(value))} bytes>" for name, value in item["data"].items()}
+        # Made from code, with a test of their own.
+        if item["kind"] == "ConfigMap" and item["metadata"]["name"].endswith("-dashboard"):
+            item["data"] = dict.fromkeys(item["data"], "<dashboard>")
+        if item["kind"] == "PrometheusRule":
+            item["spec"] = "<rules>"
         for template in (item.get("spec", {}).get("template", {}),) if item["kind"] == "Deployment" else ():
             template["metadata"]["annotations"]["checksum/settings"] = "<sha256>"
     return yaml.safe_dump_all(objects, sort_keys=False, width=130)
@@ -395,3 +406,21 @@ def test_crds_are_behind_a_switch(helm: Helm) -> None:
     crds = [item for item in helm.objects(values()) if item["kind"] == "CustomResourceDefinition"]
     assert [item["metadata"]["annotations"] for item in crds] == [{"helm.sh/resource-policy": "keep"}] * 3
     assert "CustomResourceDefinition" not in {item["kind"] for item in helm.objects(values(crds={"install": False}))}
+
+
+def test_a_service_monitor_needs_the_service(helm: Helm) -> None:
+    with pytest.raises(Refused, match=r"metrics\.serviceMonitor\.enabled needs metrics\.service\.enabled"):
+        helm.template(values(metrics={"service": {"enabled": False}, "serviceMonitor": {"enabled": True}}))
+
+
+def test_monitors_choose_the_operator_by_labels_that_it_has(helm: Helm) -> None:
+    objects = helm.objects(PERMUTATIONS["full"])
+    labels = one(objects, "Deployment", "trials")["spec"]["template"]["metadata"]["labels"]
+    service = one(objects, "Service", "trials-metrics")
+    assert one(objects, "ServiceMonitor", "trials")["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    assert one(objects, "PodMonitor", "trials")["spec"]["selector"]["matchLabels"].items() <= labels.items()
+    port = one(objects, "Deployment", "trials")["spec"]["template"]["spec"]["containers"][0]["ports"][0]["name"]
+    assert [one(objects, "PodMonitor", "trials")["spec"]["podMetricsEndpoints"][0]["port"], service["spec"]["ports"][0]["name"]] == [
+        port,
+        "http",
+    ]

@@ -86,17 +86,20 @@ class Metrics:
         self.job_trials = Gauge(
             "seatrial_job_trials",
             f"Trials of each of the {NAMED_JOBS} newest EvalJobs, by state.",
-            ["namespace", "job", "state"],
+            ["evaljob_namespace", "evaljob", "state"],
             registry=registry,
         )
         self.job_mean = Gauge(
             "seatrial_job_mean",
             "Mean of an EvalJob's first metric so far; absent while nothing is scored.",
-            ["namespace", "job"],
+            ["evaljob_namespace", "evaljob"],
             registry=registry,
         )
         self.job_started = Gauge(
-            "seatrial_job_start_time_seconds", "When an EvalJob's plan was frozen, in Unix time.", ["namespace", "job"], registry=registry
+            "seatrial_job_start_time_seconds",
+            "When an EvalJob's plan was frozen, in Unix time.",
+            ["evaljob_namespace", "evaljob"],
+            registry=registry,
         )
         self.jobs_ended = Counter("seatrial_jobs_ended", "Ended EvalJobs.", ["phase", "reason"], registry=registry)
         self.queue_depth = Gauge("seatrial_queue_depth", "Keys that wait for a pass.", registry=registry)
