@@ -44,6 +44,14 @@ INSTRUCTION_FILE: Final = "instruction.md"
 
 AGENT_LOCK: Final = f"{RUN_DIR}/agent.lock"
 AGENT_END: Final = f"{RUN_DIR}/agent.end.json"
+STEP_END: Final = f"{RUN_DIR}/agent.step-{{index}}.json"
+"""As ``AGENT_END``, after one step of a task with steps."""
+STEP_ANSWER: Final = f"{RUN_DIR}/verifier.step-{{index}}.json"
+"""The verifier's ``StepAnswer`` to it."""
+
+STEPS_DIR: Final = "steps"
+"""In both task folders of a task with steps: ``steps/<index>/`` with the step's instruction and tar files."""
+WORKDIR_TAR: Final = "workdir.tar"
 
 LOGS_AGENT: Final = "/logs/agent"
 LOGS_VERIFIER: Final = "/logs/verifier"
@@ -177,6 +185,23 @@ class PolicyFlags(TypedDict, total=False):
     valid: bool
 
 
+class StepInput(TypedDict):
+    """One entry of ``[[steps]]``; task and job settings are merged in already."""
+
+    name: str
+    agent_user: str | int | None
+    verifier_user: str | int | None
+    verifier_env: dict[str, str]
+    agent_timeout: float | None
+    """Seconds; None means unlimited."""
+    verifier_timeout: float
+    healthcheck: HealthcheckInput | None
+    """Runs in addition to the task's."""
+    collect: list[CollectInput]
+    artifacts: list[ArtifactInput]
+    min_reward: float | dict[str, float] | None
+
+
 class TrialInput(TypedDict):
     schema: Literal[1]
     job: JobRef
@@ -200,6 +225,18 @@ class TrialInput(TypedDict):
     """``config`` of Harbor's trial result."""
     limits: NotRequired[dict[str, int]]
     """Bytes by mount path in the environment (``sizeLimit`` of its volumes); a phase is ended at 80 % of one."""
+    steps: NotRequired[list[StepInput]]
+    """In order; absent or empty for a single-step task."""
+    reward_strategy: NotRequired[Literal["mean", "final"]]
+    """How the rewards of the steps become the trial's."""
+
+
+def healthcheck_seconds(check: HealthcheckInput | None) -> float:
+    """The longest time that a healthcheck can take: Harbor sets no other limit to it."""
+    if check is None:
+        return 0.0
+    once = check["timeout_sec"] + max(check["interval_sec"], check["start_interval_sec"])
+    return check["start_period_sec"] + once * (max(1, check["retries"]) + 1)
 
 
 def encode_input(value: TrialInput) -> str:
@@ -258,6 +295,17 @@ class AgentEnd(TypedDict):
     """Harbor's ``agent_result``."""
     envd: NotRequired[str]
     """Instance of the envd that the agent drove; the verifier must see the same one."""
+    step: NotRequired[int]
+    """Number of the step that ended, from 0; absent in the record of the whole agent."""
+
+
+class StepAnswer(TypedDict):
+    """``STEP_ANSWER``: what the agent's container does after a step."""
+
+    go_on: bool
+    """Whether the next step runs."""
+    verified: bool
+    """The tests ran, so their folders are emptied before the next step."""
 
 
 AGENT_END_BYTES: Final = 256 * 1024
@@ -287,6 +335,8 @@ def read_agent_end(data: bytes) -> AgentEnd:
     )
     if isinstance(envd, str):
         end["envd"] = envd[:64]
+    if type(body.get("step")) is int:
+        end["step"] = body["step"]
     return end
 
 
@@ -319,6 +369,8 @@ class Verdict(NamedTuple):
     """Durations by phase."""
     tampered: bool
     leftover_processes: int
+    is_disabled: bool = False
+    """Verification was disabled: neither rewards nor an error are missing."""
 
 
 def write_verdict(verdict: Verdict) -> bytes:
@@ -337,6 +389,8 @@ def write_verdict(verdict: Verdict) -> bytes:
             body["tampered"] = True
         if verdict.leftover_processes:
             body["leftover"] = verdict.leftover_processes
+        if verdict.is_disabled:
+            body["disabled"] = True
         data = _canonical(body)
         if len(data) <= VERDICT_BYTES:
             return data
@@ -377,6 +431,7 @@ def read_verdict(text: str) -> Verdict:
         seconds={str(name)[:40]: float(value) for name, value in list(seconds.items())[:20]},
         tampered=body.get("tampered") is True,
         leftover_processes=max(0, leftover),
+        is_disabled=body.get("disabled") is True,
     )
 
 

@@ -2,9 +2,9 @@
 
 Why the record and nothing else: the verifier waits for it, and the operator never has to. Life cycle: harbor.md 4.3; oracle and nop: 5.4.
 
-A ``command`` agent is a shell command that runs in the environment as the agent's user. It finds the instruction in the file named by
-``INSTRUCTION_FILE`` (``/logs/agent/instruction.md``, kept with the logs) and, up to 100 KiB, in ``INSTRUCTION``; the model's name in
-``MODEL``; and the job's agent variables. Its output goes to ``/logs/agent/agent.txt``.
+A ``command`` agent is a shell command that runs in the environment as the agent's user. It finds the instruction on its standard input, in
+the file named by ``INSTRUCTION_FILE`` (``/logs/agent/instruction.md``, kept with the logs) and, up to 100 KiB, in ``INSTRUCTION``; the
+model's name in ``MODEL``; and the job's agent variables. Its output goes to ``/logs/agent/agent.txt``.
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
-from seatrial.contract import INSTRUCTION_FILE, SOLUTION_TAR, AgentEnd, Span, TrialInput
+from seatrial.contract import INSTRUCTION_FILE, SOLUTION_TAR, AgentEnd, Cause, Span, TrialInput
 from seatrial_runner.channel import Channel, ChannelError, ConnectTimeout, EnvdError, ExitStatus, Listener
 from seatrial_runner.clock import Deadline, Timer
 from seatrial_runner.connect import Connection, channel_fault
 from seatrial_runner.ends import hold_lock, write_end
-from seatrial_runner.faults import Fault, print_traceback, runner_crashed
+from seatrial_runner.faults import Fault, interrupted, print_traceback, runner_crashed
 from seatrial_runner.paths import Paths
-from seatrial_runner.prepare import chunks, prepare, read_bytes
+from seatrial_runner.prepare import begin_step, chunks, has_member, prepare, read_bytes, set_up_step, wait_healthy
 from seatrial_runner.redact import Redactor, send_secrets
+from seatrial_runner.steps import step_path, wait_for_answer
 from seatrial_runner.stop import Stop
 from seatrial_runner.variables import resolve_all, secret_values, template_sources
 from seatrial_runner.watch import TimedOut, Watcher
@@ -46,7 +47,7 @@ NO_RESULT: Final = {
 
 
 class Run(NamedTuple):
-    """What an agent is given for its execution phase."""
+    """What an agent is given for one execution phase: of the trial, or of one step."""
 
     watcher: Watcher
     trial: TrialInput
@@ -55,6 +56,11 @@ class Run(NamedTuple):
     """The agent's own variables."""
     sources: dict[str, str]
     """Of the solution's templates."""
+    user: str | int | None
+    instruction: str
+    """Local path of the instruction."""
+    solution: str
+    """Local path of the solution's tar."""
 
     @property
     def channel(self) -> Channel:
@@ -62,7 +68,7 @@ class Run(NamedTuple):
 
     def shell(self, command: str, env: Mapping[str, str]) -> ExitStatus:
         """Run ``command`` in the environment as the agent's user."""
-        return self.watcher.run(command, env=env, cwd=self.trial["environment"]["workdir"], user=self.trial["agent"]["user"])
+        return self.watcher.run(command, env=env, cwd=self.trial["environment"]["workdir"], user=self.user)
 
 
 def run(paths: Paths, environ: Mapping[str, str], *, stop: Stop | None = None) -> int:
@@ -93,32 +99,107 @@ def _run(paths: Paths, environ: Mapping[str, str], stop: Stop, listener: Listene
     execute = _execution_of(trial)
     env = {name: environ[name] for name in trial["agent"]["env_names"] if name in environ}
     sources = template_sources(environ, trial["variables"])
-    limits = trial["timeouts"]
     with _Span("environment_setup", end["spans"]):
         channel = _prepared_environment(paths, trial, stop, listener, end)
     with channel:
         with _Span("agent_setup", end["spans"]):
             # oracle, nop and command have nothing to set up; the phase exists for Harbor's result.
             _hand_over_secrets(paths, env, sources)
-        watcher = Watcher(
-            channel,
-            deadline=Deadline(limits["agent"]),
-            stop=stop,
-            volumes=trial.get("limits", {}),
-            cause="agent",
-            doing="the agent ran",
-        )
-        end["result"] = dict(NO_RESULT)
-        with _Span("agent_execution", end["spans"]):
+        player = _Player(channel, trial, paths, stop, execute, env, sources)
+        if trial.get("steps"):
+            player.run_steps(end)
+        else:
+            player.run(end)
+
+
+class _Player(NamedTuple):
+    """Drives one agent in a prepared environment."""
+
+    channel: Channel
+    trial: TrialInput
+    paths: Paths
+    stop: Stop
+    execute: Callable[[Run], int | None]
+    env: dict[str, str]
+    sources: dict[str, str]
+
+    def run(self, end: AgentEnd) -> None:
+        """A task without steps.
+
+        Raises:
+            Fault: how the agent failed.
+        """
+        task, trial = self.paths.task, self.trial
+        given = self._given(trial["timeouts"]["agent"], trial["agent"]["user"], f"{task}/{INSTRUCTION_FILE}", f"{task}/{SOLUTION_TAR}")
+        _execute(self.execute, given, end)
+
+    def run_steps(self, end: AgentEnd) -> None:
+        """Step by step, each with a record of its own, until the verifier's answer is to stop.
+
+        Raises:
+            Fault: of the trial; a fault of a step is in its record.
+        """
+        was_verified = False
+        for index in range(len(self.trial.get("steps", []))):
+            watcher = _watcher(self.channel, self.trial, self.stop, None, "a step was prepared", cause="environment")
             try:
-                end["exit_code"] = execute(Run(watcher, trial, paths, env, sources))
-            except TimedOut as error:
-                raise Fault("AgentTimeoutError", "agent", f"Agent execution timed out after {limits['agent']} seconds") from error
-            except _ExitCode as error:
-                end["exit_code"] = error.code
-                raise
+                begin_step(watcher, self.trial, self.paths, index, was_verified=was_verified)
             except ChannelError as error:
-                raise channel_fault(error, "the agent ran") from error
+                raise channel_fault(error, "a step was laid out") from error
+            step_end = AgentEnd(
+                error=None, spans=dict(end["spans"]), exit_code=None, result=None, envd=self.channel.hello.instance, step=index
+            )
+            try:
+                self._run_step(watcher, index, step_end)
+            except Fault as fault:
+                info = fault.info()
+                step_end["error"] = {**info, "message": Redactor(secret_values(self.env)).text(info["message"])}
+            write_end(self.paths.step_end(index), step_end)
+            answer = wait_for_answer(self.paths.step_answer(index), self.stop)
+            if answer is None:
+                raise interrupted("a step was graded")
+            if not answer["go_on"]:
+                return
+            was_verified = answer["verified"]
+
+    def _run_step(self, watcher: Watcher, index: int, end: AgentEnd) -> None:
+        task, step = self.paths.task, self.trial.get("steps", [])[index]
+        try:
+            set_up_step(watcher, self.trial, self.paths, index)
+        except ChannelError as error:
+            raise channel_fault(error, "a step was prepared") from error
+        own_solution = step_path(task, index, SOLUTION_TAR)
+        solution = own_solution if os.path.exists(own_solution) else f"{task}/{SOLUTION_TAR}"
+        given = self._given(step["agent_timeout"], step["agent_user"], step_path(task, index, INSTRUCTION_FILE), solution)
+        _execute(self.execute, given, end)
+
+    def _given(self, limit: float | None, user: str | int | None, instruction: str, solution: str) -> Run:
+        watcher = _watcher(self.channel, self.trial, self.stop, limit, "the agent ran")
+        return Run(watcher, self.trial, self.paths, self.env, self.sources, user, instruction, solution)
+
+
+def _watcher(channel: Channel, trial: TrialInput, stop: Stop, limit: float | None, doing: str, *, cause: Cause = "agent") -> Watcher:
+    return Watcher(channel, deadline=Deadline(limit), stop=stop, volumes=trial.get("limits", {}), cause=cause, doing=doing)
+
+
+def _execute(execute: Callable[[Run], int | None], given: Run, end: AgentEnd) -> None:
+    """The agent's execution phase, timed into ``end``.
+
+    Raises:
+        Fault: how it failed.
+    """
+    limit = given.watcher.deadline.seconds
+    end["result"] = dict(NO_RESULT)
+    with _Span("agent_execution", end["spans"]):
+        try:
+            end["exit_code"] = execute(given)
+        except TimedOut as error:
+            raise Fault("AgentTimeoutError", "agent", f"Agent execution timed out after {limit} seconds") from error
+        except _ExitCode as error:
+            end["exit_code"] = error.code
+            raise
+        except ChannelError as error:
+            raise channel_fault(error, "the agent ran") from error
 
 
 def _prepared_environment(paths: Paths, trial: TrialInput, stop: Stop, listener: Listener, end: AgentEnd) -> Channel:
@@ -133,16 +214,13 @@ def _prepared_environment(paths: Paths, trial: TrialInput, stop: Stop, listener:
     except ChannelError as error:
         raise channel_fault(error, "it started") from error
     end["envd"] = channel.hello.instance
-    watcher = Watcher(
-        channel,
-        deadline=deadline,
-        stop=stop,
-        volumes=trial.get("limits", {}),
-        cause="environment",
-        doing="the environment was prepared",
-    )
+    doing, check = "the environment was prepared", trial["environment"]["healthcheck"]
+    watcher = Watcher(channel, deadline=deadline, stop=stop, volumes=trial.get("limits", {}), cause="environment", doing=doing)
     try:
         prepare(watcher, trial, paths)
+        if check is not None:
+            # Not under the environment's limit: a healthcheck ends by its own numbers.
+            wait_healthy(_watcher(channel, trial, stop, None, doing, cause="environment"), check, cwd=trial["environment"]["workdir"])
     except TimedOut as error:
         raise too_late from error
     except ChannelError as error:
@@ -179,12 +257,11 @@ def run_nop(given: Run) -> int | None:
 
 def run_oracle(given: Run) -> int | None:
     """Upload the solution and run its script. A non-zero exit code is noted in ``exit-code.txt`` and is no error."""
-    solution = f"{given.paths.task}/{SOLUTION_TAR}"
     channel, paths = given.channel, given.paths
-    if not os.path.exists(solution):
+    if not has_member(given.solution, "solve.sh"):
         raise _no_solution()
     # The script's x bits were set when the solution was packed.
-    channel.put(chunks(solution), paths.solution)
+    channel.put(chunks(given.solution), paths.solution)
     if channel.stat(f"{paths.solution}/solve.sh") is None:
         raise _no_solution()
     env = {
@@ -206,7 +283,7 @@ def _no_solution() -> Fault:
 def run_command(given: Run) -> int | None:
     """Run the job's command line; a non-zero exit code is ``NonZeroAgentExitCodeError``, which is graded."""
     agent, paths = given.trial["agent"], given.paths
-    instruction = read_bytes(f"{paths.task}/{INSTRUCTION_FILE}")
+    instruction = read_bytes(given.instruction)
     instruction_file = f"{paths.logs_agent}/{INSTRUCTION_FILE}"
     given.channel.put_bytes(instruction, instruction_file)
     env = {"INSTRUCTION_FILE": instruction_file}
@@ -214,7 +291,7 @@ def run_command(given: Run) -> int | None:
         env["INSTRUCTION"] = instruction.decode()
     if agent["model"] is not None:
         env["MODEL"] = agent["model"]
-    status = given.shell(f"(\n{agent['command']}\n) > {paths.logs_agent}/agent.txt 2>&1", {**env, **given.env})
+    status = given.shell(f"(\n{agent['command']}\n) < {instruction_file} > {paths.logs_agent}/agent.txt 2>&1", {**env, **given.env})
     if status.returncode:
         why = ", a process was killed for memory" if status.oom_killed else ""
         tail = _tail(given.channel, f"{paths.logs_agent}/agent.txt", Redactor(secret_values(given.env)))

@@ -40,9 +40,14 @@ def write_end(path: str, end: AgentEnd) -> None:
 class AgentWatch:
     """Looks at the agent's lock and record without waiting."""
 
-    def __init__(self, lock: str, record: str) -> None:
+    def __init__(self, lock: str, record: str, *, final: str | None = None) -> None:
+        """
+        Args:
+            record: what is waited for.
+            final: the record of the agent's end, where ``record`` is that of a step: it may come instead.
+        """
         self._lock = lock
-        self._record = record
+        self._records = (record,) if final is None or final == record else (record, final)
         self.waited = Timer()
 
     def look(self) -> AgentEnd | Literal["absent", "running", "died"]:
@@ -82,14 +87,18 @@ class AgentWatch:
             os.close(descriptor)
 
     def _read(self) -> AgentEnd | None:
-        try:
-            descriptor = os.open(self._record, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise ContractBroken(f"the agent's end record cannot be opened: {error.strerror}") from error
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            os.close(descriptor)
-            raise ContractBroken("the agent's end record is not a regular file")
-        with open(descriptor, "rb") as file:
-            return read_agent_end(file.read(AGENT_END_BYTES + 1))
+        return next((end for record in self._records if (end := _read_record(record)) is not None), None)
+
+
+def _read_record(path: str) -> AgentEnd | None:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ContractBroken(f"the agent's end record cannot be opened: {error.strerror}") from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise ContractBroken("the agent's end record is not a regular file")
+    with open(descriptor, "rb") as file:
+        return read_agent_end(file.read(AGENT_END_BYTES + 1))

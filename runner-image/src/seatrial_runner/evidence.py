@@ -109,13 +109,13 @@ class EvidenceWriter:
         except EnvdError as error:
             self._lose(prefix, str(error))
 
-    def add_artifact(self, source: Source, path: str, destination: str, exclude: Sequence[str]) -> AddedArtifact:
-        """One artifact below ``artifacts/``.
+    def add_artifact(self, source: Source, path: str, destination: str, exclude: Sequence[str], *, prefix: str = "") -> AddedArtifact:
+        """One artifact below ``<prefix>artifacts/``.
 
         Raises:
             EnvdError: nothing readable is at ``path``.
         """
-        top = f"artifacts/{destination}"
+        top = f"{prefix}artifacts/{destination}"
         kind: Literal["file", "directory"] = "file"
         count = 0
         self._is_whole = True
@@ -217,9 +217,11 @@ class EvidenceWriter:
 
 
 def collect_artifacts(
-    writer: EvidenceWriter, source: Source, artifacts: Sequence[ArtifactInput], *, conventional: str, workdir: str
+    writer: EvidenceWriter, source: Source, artifacts: Sequence[ArtifactInput], *, conventional: str, workdir: str, prefix: str = ""
 ) -> list[ManifestEntry]:
     """Write all artifacts, ``conventional`` (``/logs/artifacts``) first unless an entry names it; returns the manifest.
+
+    ``prefix`` stands before their folder in the archive; the manifest does not show it.
 
     The first entry to claim a place wins; one equal to, above or below a claimed place is ``skipped``.
     """
@@ -247,7 +249,7 @@ def collect_artifacts(
         if row["service"] is not None or not destination:
             continue
         try:
-            row["type"], complete, count = writer.add_artifact(source, path, destination, entry["exclude"])
+            row["type"], complete, count = writer.add_artifact(source, path, destination, entry["exclude"], prefix=prefix)
         except EnvdError:
             continue
         if row["type"] == "directory":

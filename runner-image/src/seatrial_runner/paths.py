@@ -40,6 +40,12 @@ class Paths(NamedTuple):
     def agent_end(self) -> str:
         return f"{self.run}/{contract.AGENT_END.rpartition('/')[2]}"
 
+    def step_end(self, index: int) -> str:
+        return f"{self.run}/{contract.STEP_END.rpartition('/')[2].format(index=index)}"
+
+    def step_answer(self, index: int) -> str:
+        return f"{self.run}/{contract.STEP_ANSWER.rpartition('/')[2].format(index=index)}"
+
     @property
     def secrets_socket(self) -> str:
         return f"{self.run}/secrets.sock"

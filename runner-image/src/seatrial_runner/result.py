@@ -6,9 +6,10 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple, cast
 
-from seatrial.contract import ErrorInfo, Span, TrialInput
+from seatrial.contract import ErrorInfo, TrialInput
 from seatrial.harbor_errors import ErrorPolicy, error_policy
-from seatrial_runner.rewards import Rewards
+from seatrial_runner.clock import utc_now
+from seatrial_runner.report import Report
 
 SCHEMA_VERSION: Final = 1
 # Only these are split off a model's name, as Harbor does.
@@ -19,30 +20,24 @@ _PROVIDER_NAMES: Final = """
 PROVIDERS: Final = frozenset(_PROVIDER_NAMES.split())
 
 
-class TrialOutcome(NamedTuple):
-    """Everything the verifier knows at the end of a trial."""
+class Evidence(NamedTuple):
+    """What became of the logs."""
 
-    started_at: str
-    finished_at: str
-    spans: Mapping[str, Span]
-    """``environment_setup``, ``agent_setup``, ``agent_execution``, ``verifier``; those that were reached."""
-    agent_result: Mapping[str, Any] | None
-    rewards: Rewards | None
-    error: ErrorInfo | None
-    error_at: str | None
-    graded: bool
-    """The test script was to be run."""
-    tampered: bool
-    leftover_processes: int
     truncated: Sequence[str]
     logs_sha256: str | None
-    logs_error: str | None
+    error: str | None
 
 
-def build_result(trial: TrialInput, outcome: TrialOutcome) -> dict[str, Any]:
-    """``result.json`` before it is signed."""
-    values = outcome.rewards.values if outcome.rewards is not None else None
-    policy = None if outcome.error is None else policy_of(trial, outcome.error["type"])
+def build_result(trial: TrialInput, report: Report, steps: Sequence[Report], evidence: Evidence, error: ErrorInfo | None) -> dict[str, Any]:
+    """``result.json`` before it is signed.
+
+    Args:
+        steps: the executed ones; with steps the trial's own report holds only what belongs to none of them.
+        error: the one that decides whether the rewards count, also if it is a step's.
+    """
+    is_multi_step = bool(trial.get("steps"))
+    reports = (report, *steps)
+    rewards = next((item.rewards for item in reversed(reports) if item.rewards is not None), None)
     return {
         "schema_version": SCHEMA_VERSION,
         "id": _uuid4(),
@@ -58,32 +53,49 @@ def build_result(trial: TrialInput, outcome: TrialOutcome) -> dict[str, Any]:
             "version": trial["agent"]["version"],
             "model_info": model_info(trial["agent"]["model"]),
         },
-        "agent_result": outcome.agent_result,
-        "verifier_result": None if values is None else {"rewards": values},
-        "verifier_environment_mode": trial["verifier"]["mode"],
-        "exception_info": _exception_info(trial, outcome),
-        "started_at": outcome.started_at,
-        "finished_at": outcome.finished_at,
-        **{name: outcome.spans.get(name) for name in ("environment_setup", "agent_setup", "agent_execution", "verifier")},
-        "step_results": None,
-        "reward_valid": bool(values) and (policy is None or policy.valid),
+        "agent_result": None if is_multi_step else report.agent_result,
+        "verifier_result": _verifier_result(report),
+        "verifier_environment_mode": None if is_multi_step else trial["verifier"]["mode"],
+        "exception_info": _exception_info(trial, report),
+        "started_at": report.timer.started_at,
+        "finished_at": utc_now(),
+        **{name: report.spans.get(name) for name in ("environment_setup", "agent_setup", "agent_execution", "verifier")},
+        "step_results": [_step_result(trial, step) for step in steps] if is_multi_step else None,
+        "reward_valid": bool(report.values) and (error is None or policy_of(trial, error["type"]).valid),
         "seatrial": {
             "schema": 1,
             "job": trial["job"],
             "attempt": trial["attempt"],
             "retry": trial["retry"],
             "image": trial["image"],
-            "graded": outcome.graded,
-            "reason": None if outcome.error is None else outcome.error.get("reason", outcome.error["type"]),
-            "cause": None if outcome.error is None else outcome.error["cause"],
-            "tampered": outcome.tampered,
-            "leftover_processes": outcome.leftover_processes,
-            "reward_components": outcome.rewards.components if outcome.rewards is not None else None,
-            "rejected_reward_keys": list(outcome.rewards.rejected_keys) if outcome.rewards is not None else [],
-            "truncated": list(outcome.truncated),
-            "logs_sha256": outcome.logs_sha256,
-            "logs_error": outcome.logs_error,
+            "graded": any(item.graded for item in reports),
+            "verification_disabled": trial["verifier"]["disable"],
+            "error": error,
+            "reason": None if error is None else error.get("reason", error["type"]),
+            "cause": None if error is None else error["cause"],
+            "tampered": any(item.tampered for item in reports),
+            "leftover_processes": max(item.leftover_processes for item in reports),
+            "reward_components": rewards.components if rewards is not None else None,
+            "rejected_reward_keys": list(rewards.rejected_keys) if rewards is not None else [],
+            "truncated": list(evidence.truncated),
+            "logs_sha256": evidence.logs_sha256,
+            "logs_error": evidence.error,
         },
+    }
+
+
+def _verifier_result(report: Report) -> dict[str, Any] | None:
+    return None if report.values is None else {"rewards": report.values}
+
+
+def _step_result(trial: TrialInput, step: Report) -> dict[str, Any]:
+    return {
+        "step_name": step.name,
+        "agent_result": step.agent_result,
+        "verifier_result": _verifier_result(step),
+        "exception_info": _exception_info(trial, step),
+        "agent_execution": step.spans.get("agent_execution"),
+        "verifier": step.spans.get("verifier"),
     }
 
 
@@ -115,8 +127,8 @@ def _task_id(trial: TrialInput) -> dict[str, Any]:
     return {"path": trial["task"]["name"]}
 
 
-def _exception_info(trial: TrialInput, outcome: TrialOutcome) -> dict[str, Any] | None:
-    error = outcome.error
+def _exception_info(trial: TrialInput, report: Report) -> dict[str, Any] | None:
+    error = report.error
     if error is None:
         return None
     policy = policy_of(trial, error["type"])
@@ -124,7 +136,7 @@ def _exception_info(trial: TrialInput, outcome: TrialOutcome) -> dict[str, Any] 
         "exception_type": error["type"],
         "exception_message": error["message"],
         "exception_traceback": f"{error.get('reason', error['type'])} ({error['cause']}): {error['message']}",
-        "occurred_at": outcome.error_at or outcome.finished_at,
+        "occurred_at": report.error_at or utc_now(),
         "policy": {"should_retry": policy.retry, "should_grade": policy.grade, "has_valid_reward": policy.valid},
     }
     override = trial["error_policy"].get(error["type"])

@@ -120,14 +120,35 @@ def _lay_out(paths: Paths, trial: TrialInput, root: Path) -> None:
     agent.chmod(0o755)
     _write(agent / contract.INPUT_FILE, json.dumps(agent_projection(trial)), mode=0o644)
     _write(verifier / contract.INPUT_FILE, json.dumps(trial), mode=0o600)
-    _write(agent / contract.INSTRUCTION_FILE, _instruction(root), mode=0o644)
     is_excluded = _exclusions(root)
-    if trial["agent"]["kind"] == "oracle" and (root / "solution").is_dir():
-        pack(root / "solution", agent / contract.SOLUTION_TAR, executable="solve.sh", is_excluded=is_excluded, mode=0o644)
+    if not trial.get("steps"):
+        _write(agent / contract.INSTRUCTION_FILE, _instruction(root), mode=0o644)
     if trial["environment"]["loose_files"] and (root / "environment").is_dir():
         pack(root / "environment", agent / contract.LOOSE_FILES_TAR, is_excluded=lambda path: False, mode=0o644)
-    if (root / "tests").is_dir():
-        pack(root / "tests", verifier / contract.TESTS_TAR, executable="test.sh", is_excluded=is_excluded, mode=0o600)
+    _lay_out_scripts(trial, root, agent, verifier, is_excluded)
+    for index, step in enumerate(trial.get("steps", [])):
+        folder = root / contract.STEPS_DIR / step["name"]
+        to_agent, to_verifier = (place / contract.STEPS_DIR / str(index) for place in (agent, verifier))
+        _make_folders(to_agent, below=agent, mode=0o755)
+        _make_folders(to_verifier, below=verifier, mode=0o700)
+        _write(to_agent / contract.INSTRUCTION_FILE, _instruction(folder), mode=0o644)
+        if (folder / "workdir").is_dir():
+            pack(folder / "workdir", to_agent / contract.WORKDIR_TAR, is_excluded=lambda path: False, mode=0o644)
+        _lay_out_scripts(trial, folder, to_agent, to_verifier, is_excluded)
+
+
+def _lay_out_scripts(trial: TrialInput, source: Path, agent: Path, verifier: Path, is_excluded: Callable[[Path], bool]) -> None:
+    """``solution/`` for an oracle and ``tests/``, of the task or of one step."""
+    if trial["agent"]["kind"] == "oracle" and (source / "solution").is_dir():
+        pack(source / "solution", agent / contract.SOLUTION_TAR, executable="solve.sh", is_excluded=is_excluded, mode=0o644)
+    if (source / "tests").is_dir():
+        pack(source / "tests", verifier / contract.TESTS_TAR, executable="test.sh", is_excluded=is_excluded, mode=0o600)
+
+
+def _make_folders(path: Path, *, below: Path, mode: int) -> None:
+    for folder in (*reversed([parent for parent in path.parents if below in parent.parents]), path):
+        folder.mkdir(exist_ok=True)
+        folder.chmod(mode)
 
 
 def agent_projection(trial: TrialInput) -> dict[str, Any]:
@@ -138,6 +159,7 @@ def agent_projection(trial: TrialInput) -> dict[str, Any]:
     return {
         **trial,
         "verifier": {**trial["verifier"], "env": {}, "collect": []},
+        "steps": [{**step, "verifier_env": {}, "collect": [], "artifacts": []} for step in trial.get("steps", [])],
         "solution_env": solution_env,
         "variables": {name: value for name, value in trial["variables"].items() if name in names},
         "artifacts": [],
@@ -148,7 +170,7 @@ def agent_projection(trial: TrialInput) -> dict[str, Any]:
 def _instruction(root: Path) -> str:
     file = root / "instruction.md"
     if not file.is_file():
-        what = "tasks with steps are not supported by this version" if (root / "steps").is_dir() else "the task has no instruction.md"
+        what = f"step {root.name} has no instruction.md" if root.parent.name == contract.STEPS_DIR else "the task has no instruction.md"
         raise StageFailed(StageExit.TASK_UNSUPPORTED, what)
     try:
         return read_instruction(file.read_bytes().decode())
@@ -156,9 +178,15 @@ def _instruction(root: Path) -> str:
         raise StageFailed(StageExit.TASK_UNSUPPORTED, f"instruction.md is not UTF-8 text: {error}") from error
 
 
+def _scopes(root: Path) -> list[Path]:
+    """The folders whose files ``.harborignore`` may leave out."""
+    owners = [root, *sorted((root / contract.STEPS_DIR).glob("*/"))]
+    return [owner / name for owner in owners for name in ("tests", "solution")]
+
+
 def _exclusions(root: Path) -> Callable[[Path], bool]:
     """Which files ``.harborignore`` leaves out. The rules need a library, and most tasks have none."""
-    if not any(item.path.name == IGNORE_FILE for scope in ("tests", "solution") for item in _walk(root / scope)):
+    if not any(item.path.name == IGNORE_FILE for scope in _scopes(root) for item in _walk(scope)):
         return lambda path: False
     try:
         from seatrial.taskpkg.ignore import HarborIgnore, IgnoreError

@@ -161,13 +161,25 @@ def test_a_new_base_makes_every_image_anew(tmp_path: Path) -> None:
 def test_a_context_holds_the_sources_and_binaries_and_nothing_else(tmp_path: Path) -> None:
     root = write(
         tmp_path / "repo",
-        {"runner-image/Dockerfile": "FROM x\n", "runner-image/src/p/a.py": "1", "operator/src/q/b.py": "2", "secret": "x"},
+        {
+            "runner-image/Dockerfile": "FROM x\n",
+            "runner-image/src/p/a.py": "1",
+            "operator/src/q/b.py": "2",
+            "requirements/operator.txt": "",
+            "secret": "x",
+        },
     )
     envd = write(tmp_path / "bin", {"key/envd": "binary"}) / "key" / "envd"
     (runner,) = imagespec.select(root, ["runner"])
     place(context_of(runner, checkout=root, base_key="b", binaries={"envd": envd}), tmp_path / "context")
     placed = sorted(str(path.relative_to(tmp_path / "context")) for path in (tmp_path / "context").rglob("*") if path.is_file())
-    assert placed == ["build/envd", "operator/src/q/b.py", "runner-image/Dockerfile", "runner-image/src/p/a.py"]
+    assert placed == [
+        "build/envd",
+        "operator/src/q/b.py",
+        "requirements/operator.txt",
+        "runner-image/Dockerfile",
+        "runner-image/src/p/a.py",
+    ]
 
 
 def test_builds_reach_the_package_index_as_the_machine_does(tmp_path: Path) -> None:

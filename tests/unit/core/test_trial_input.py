@@ -7,11 +7,14 @@ import pytest
 from seatrial.api.evaljob import KeyRef
 from seatrial.contract import decode_input, encode_input
 from seatrial.core.trial_input import (
+    STEP_SECONDS,
     MissingVariable,
     SecretSource,
     build_input,
     environment_env,
     escape,
+    grading_refs,
+    longest_seconds,
     needed_refs,
     timeouts,
     verifier_env,
@@ -155,3 +158,68 @@ def test_the_input_says_what_the_runner_needs_and_survives_its_encoding() -> Non
     assert [artifact["source"] for artifact in given["artifacts"]] == ["/out", "/more"]
     assert given["error_policy"] == {"AgentTimeoutError": {"valid": False}}
     assert given.get("limits") == {"/logs/agent": 5}
+
+
+STEPS: dict[str, Any] = {
+    "agent": {"timeout_sec": 100.0, "user": "dev"},
+    "verifier": {"timeout_sec": 50.0, "env": {"A": "task", "B": "task", "C": "task"}, "collect": [{"command": "save"}]},
+    "artifacts": ["/task"],
+    "multi_step_reward_strategy": "final",
+    "steps": [
+        {"name": "one"},
+        {
+            "name": "two",
+            "agent": {"timeout_sec": 7.0, "user": 1234},
+            "verifier": {"timeout_sec": 3.0, "user": "judge", "env": {"B": "step", "C": "step"}, "collect": [{"command": "more"}]},
+            "min_reward": {"reward": 0.5},
+            "healthcheck": {"command": "true"},
+            "artifacts": ["/step"],
+        },
+    ],
+}
+
+
+@pytest.mark.conforms("H-41", "H-46", "H-70")
+def test_a_step_has_its_own_values_first_and_never_the_tasks_verifier_limit() -> None:
+    job = make_job().tasks(make_task(toml=STEPS)).spec(
+        timeouts={"multiplier": 2}, verifier={"env": {"C": "job"}}, artifacts=[{"source": "/job"}]
+    )  # fmt: skip
+    plan = job.plan()
+    given = build_input(plan, job.job_spec(), plan.trials[0], retry=0, agent_version="1", limits_bytes={})
+    one, two = given["steps"]
+    assert (one["agent_timeout"], one["verifier_timeout"], one["agent_user"], one["verifier_user"]) == (200.0, 1200.0, "dev", None)
+    assert (two["agent_timeout"], two["verifier_timeout"], two["agent_user"], two["verifier_user"]) == (14.0, 6.0, 1234, "judge")
+    assert (one["verifier_env"], two["verifier_env"]) == (
+        {"A": "task", "B": "task", "C": "job"},
+        {"A": "task", "B": "step", "C": "job"},
+    )
+    assert [[hook["command"] for hook in step["collect"]] for step in (one, two)] == [["save"], ["save", "more"]]
+    assert [[item["source"] for item in step["artifacts"]] for step in (one, two)] == [["/task", "/job"], ["/task", "/job", "/step"]]
+    assert (one["min_reward"], two["min_reward"], given["reward_strategy"]) == (None, {"reward": 0.5}, "final")
+    assert one["healthcheck"] is None
+    assert two["healthcheck"] is not None
+    assert two["healthcheck"]["command"] == "true"
+
+
+def test_the_pods_deadline_has_room_for_all_steps_and_healthchecks() -> None:
+    plain = make_job().tasks(make_task(toml={"agent": {"timeout_sec": 10.0}}))
+    checked = make_job().tasks(
+        make_task(toml={"agent": {"timeout_sec": 10.0}, "environment": {"healthcheck": {"command": "true", "start_period_sec": 60.0}}})
+    )
+    stepped = make_job().tasks(make_task(toml=STEPS))
+    unlimited = make_job().tasks(make_task(toml={"steps": [{"name": "one"}]}))
+    seconds = [longest_seconds(job.plan().tasks[0], job.job_spec()) for job in (plain, checked, stepped, unlimited)]
+    base = 600.0 + 360.0
+    # Three tries of 30 s and their pauses, one more that began in the start period.
+    check = 4 * 35.0
+    assert seconds == [base + 610.0, base + 610.0 + 60.0 + check, base + check + 120.0 + 2 * STEP_SECONDS + 100.0 + 600.0 + 7.0 + 3.0, None]
+
+
+@pytest.mark.conforms("H-44")
+def test_a_variable_that_only_a_step_names_is_missed_before_the_start() -> None:
+    task = make_task(toml={"steps": [{"name": "one", "verifier": {"env": {"KEY": "${JUDGE_KEY}"}}}]})
+    job = make_job().tasks(task)
+    with pytest.raises(MissingVariable, match=r"'JUDGE_KEY' of \[verifier.env\] of step one"):
+        grading_refs(task, job.job_spec())
+    given = job.spec(verifier={"envSecrets": {"JUDGE_KEY": {"name": "judge", "key": "token"}}})
+    assert list(grading_refs(task, given.job_spec())) == ["JUDGE_KEY"]

@@ -235,7 +235,7 @@ def test_an_unsafe_member_is_refused_by_name(pod: Pod, name: str, attributes: di
     ("files", "words"),
     [
         pytest.param({"task.toml": ""}, "no instruction.md", id="no-instruction"),
-        pytest.param({"task.toml": "", "steps/one/instruction.md": "x"}, "steps are not supported", id="steps"),
+        pytest.param({"task.toml": "", "steps/one/instruction.md": "x"}, "no instruction.md", id="steps-that-the-plan-does-not-know"),
     ],
 )
 def test_a_task_that_this_version_cannot_run_is_unsupported(pod: Pod, files: dict[str, str], words: str) -> None:

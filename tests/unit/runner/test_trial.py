@@ -290,12 +290,12 @@ def test_a_command_agent_that_fails_is_graded(pod: Pod) -> None:
 
 
 def test_a_command_agent_gets_instruction_model_and_its_variables(pod: Pod) -> None:
-    make_command_agent(pod, 'printf "%s|%s|%s|%s" "$(cat "$INSTRUCTION_FILE")" "$INSTRUCTION" "$MODEL" "$MODE" # a comment')
+    make_command_agent(pod, 'printf "%s|%s|%s|%s|%s" "$(cat)" "$(cat "$INSTRUCTION_FILE")" "$INSTRUCTION" "$MODEL" "$MODE" # a comment')
     pod.files["instruction.md"] = "<!-- canary 1 -->\n\nSay hello.\r\n"
     pod.trial["agent"] |= {"model": "openai/gpt", "env_names": ["MODE", "ABSENT"]}
     pod.agent_env = {"MODE": "fast", "OTHER": "hidden"}
     outcome = pod.run()
-    assert outcome.logs["agent/agent.txt"] == b"Say hello.|Say hello.\n|openai/gpt|fast"
+    assert outcome.logs["agent/agent.txt"] == b"Say hello.|Say hello.|Say hello.\n|openai/gpt|fast"
     assert outcome.logs["agent/instruction.md"] == b"Say hello.\n"
 
 
@@ -404,6 +404,14 @@ def _healthcheck(command: str, *, retries: int = 3, start_period: float = 0.0) -
 
 
 @pytest.mark.conforms("H-34")
+def test_a_healthcheck_may_take_longer_than_the_environments_start(pod: Pod) -> None:
+    pod.trial["timeouts"]["environment"] = 1.0
+    pod.trial["environment"]["healthcheck"] = _healthcheck(f"sleep 1.5; touch {pod.app}/healthy")
+    outcome = pod.run()
+    assert (outcome.verdict.rewards, outcome.error) == ({"reward": 1.0}, None)
+    assert (pod.app / "healthy").exists()
+
+
 def test_loose_files_arrive_in_the_working_directory(pod: Pod) -> None:
     del pod.files["environment/Dockerfile"]
     pod.files["environment/data/input.txt"] = "loose\n"
@@ -703,6 +711,18 @@ def test_artifacts_and_their_manifest(pod: Pod) -> None:
     ]
     kept = {name: data for name, data in outcome.logs.items() if name.startswith("artifacts/") and not name.endswith("manifest.json")}
     assert kept == {f"artifacts{conventional}/c": b"c\n", "artifacts/out/a.txt": b"a\n", "artifacts/report.md": b"r\n"}
+
+
+@pytest.mark.conforms("H-63", "H-71")
+def test_artifacts_are_those_of_the_agent_and_not_of_the_tests(pod: Pod) -> None:
+    pod.files["solution/solve.sh"] += 'echo agent > "$LOGS/artifacts/made"\n'
+    pod.files["tests/test.sh"] = (
+        REWARD_1 + 'echo tests > "$LOGS/artifacts/made"; echo x > "$LOGS/artifacts/more"; rm "$LOGS/agent/oracle.txt"\n'
+    )
+    outcome = pod.run()
+    artifacts = {name: data for name, data in outcome.logs.items() if name.startswith(f"artifacts{pod.logs}")}
+    assert artifacts == {f"artifacts{pod.logs}/artifacts/made": b"agent\n"}
+    assert outcome.logs["agent/oracle.txt"] == b"solved\n"
 
 
 @pytest.mark.conforms("H-72")

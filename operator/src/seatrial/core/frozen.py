@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
 from seatrial.api.evaljob import MAX_TRIALS, AgentSpec, EvalJobSpec
@@ -59,6 +59,8 @@ class PlannedTask:
     compose: bool = False
     extra_scoring: bool = False
     """The Task names metrics or views beside the verifier's rewards."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Free words by which scores are broken down: ``category`` and ``difficulty`` of task.toml's metadata."""
     refusal: Refusal | None = None
 
 
@@ -126,6 +128,12 @@ def build_plan(
     )
 
 
+def task_labels(metadata: Mapping[str, Any]) -> dict[str, str]:
+    """``category`` and ``difficulty`` of a task's free metadata, where they are short text."""
+    found = ((name, metadata.get(name)) for name in ("category", "difficulty"))
+    return {name: value for name, value in found if isinstance(value, str) and 0 < len(value) <= 63}
+
+
 def agent_name(agent: AgentSpec) -> str:
     """The name that rows and labels carry."""
     return agent.name or agent.import_path or ("command" if agent.command is not None else agent.image or "")
@@ -165,10 +173,9 @@ def refuse_task(task: PlannedTask) -> PlannedTask:
 def _unsupported(task: PlannedTask) -> str | None:
     config = task.config
     environment = config.environment
-    if config.is_multi_step:
-        return "[[steps]] is not supported by this version"
-    if config.verifier_mode() is VerifierMode.SEPARATE:
-        return "a separate verifier is not supported by this version; use environment_mode = 'shared' where the task allows it"
+    if any(config.verifier_mode(step) is VerifierMode.SEPARATE for step in config.steps or (None,)):
+        what = "a separate verifier of a step" if config.is_multi_step else "a separate verifier"
+        return f"{what} is not supported by this version; use environment_mode = 'shared' where the task allows it"
     if environment.os is TaskOS.WINDOWS:
         return "os = 'windows' is not supported: trial Pods run Linux"
     if task.compose:
@@ -181,15 +188,19 @@ def _unsupported(task: PlannedTask) -> str | None:
         return "metrics and views of a Task are not supported by this version: remove them from its spec"
     if (reason := _network_unsupported(config)) is not None:
         return reason
-    if any(artifact.service not in (None, "main") for artifact in config.artifacts):
+    steps = config.steps or ()
+    artifacts = (*config.artifacts, *(artifact for step in steps for artifact in step.artifacts))
+    hooks = (*config.verifier.collect, *(hook for step in steps for hook in step.verifier.collect))
+    if any(artifact.service not in (None, "main") for artifact in artifacts):
         return "artifacts of another service than main need compose, which is not supported by this version"
-    if any(hook.service != "main" for hook in config.verifier.collect):
+    if any(hook.service != "main" for hook in hooks):
         return "collect hooks of another service than main need compose, which is not supported by this version"
     return None
 
 
 def _network_unsupported(config: TaskConfig) -> str | None:
-    policies = {network_of(policy) for policy in (config.baseline_policy(), config.agent_policy(), config.verifier_policy())}
+    phases = [policy for step in config.steps or (None,) for policy in (config.agent_policy(step), config.verifier_policy(step))]
+    policies = {network_of(policy) for policy in (config.baseline_policy(), *phases)}
     if None in policies:
         return "network_mode = 'allowlist' with hosts is not supported by this version; use public or no-network"
     if len(policies) > 1:
@@ -270,6 +281,7 @@ def _task_to_json(task: PlannedTask) -> dict[str, Any]:
         "looseFiles": task.loose_files,
         "compose": task.compose,
         "extraScoring": task.extra_scoring,
+        **({"labels": dict(task.labels)} if task.labels else {}),
         "config": config_to_json(task.config),
         "refusal": {"reason": task.refusal.reason.value, "message": task.refusal.message} if task.refusal else None,
     }
@@ -288,5 +300,6 @@ def _task_from_json(body: Mapping[str, Any]) -> PlannedTask:
         loose_files=body["looseFiles"],
         compose=body["compose"],
         extra_scoring=body["extraScoring"],
+        labels=body.get("labels", {}),
         refusal=Refusal(Reason(refusal["reason"]), refusal["message"]) if refusal else None,
     )

@@ -33,13 +33,12 @@ from seatrial.core.trial_input import (
     environment_env,
     environment_sources,
     escape,
+    grading_refs,
+    longest_seconds,
     needed_refs,
     solution_env,
     template_variables,
-    timeouts,
     value_from,
-    verifier_env,
-    verifier_sources,
 )
 from seatrial.errors import SeatrialError
 
@@ -167,11 +166,9 @@ def build_secret(*, namespace: str, name: str, job: str, job_uid: str, key_base6
 
 def deadline_seconds(task: PlannedTask, spec: EvalJobSpec, settings: PodSettings) -> int:
     """The backstop behind the runner's own limits: all phases, the pulls and the upload."""
-    limits = timeouts(task, spec)
-    agent = limits["agent"]
-    if agent is None:
+    phases = longest_seconds(task, spec)
+    if phases is None:
         return settings.unlimited_seconds
-    phases = limits["environment"] + limits["agent_setup"] + agent + limits["verifier"]
     return int(phases) + settings.pull_seconds + STAGE_SECONDS + UPLOAD_SECONDS
 
 
@@ -242,7 +239,7 @@ def _agent(task: PlannedTask, spec: EvalJobSpec, settings: PodSettings) -> dict[
 
 
 def _verifier(task: PlannedTask, spec: EvalJobSpec, urls: Urls, secret: str, settings: PodSettings) -> dict[str, Any]:
-    grading = needed_refs(verifier_env(task, spec), verifier_sources(spec), where=f"[verifier.env] of task {task.id}")
+    grading = grading_refs(task, spec)
     return _runner_container(
         contract.VERIFIER,
         contract.VERIFIER_UID,

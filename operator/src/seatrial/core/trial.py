@@ -25,6 +25,7 @@ from seatrial.contract import (
     ErrorInfo,
     StageExit,
     Verdict,
+    read_error,
     read_rewards,
     read_verdict,
 )
@@ -156,6 +157,9 @@ def derive(
 def judge(verdict: Verdict, overrides: Mapping[str, Mapping[str, bool]]) -> Judgement:
     """A verdict read with Harbor's table: rewards beside an invalid error are kept and do not count."""
     rewards, error = verdict.rewards, verdict.error
+    if error is None and not rewards and verdict.is_disabled:
+        # Nothing was to be measured: the trial is done, without a reward and without an error.
+        return Judgement(rewards=None, error=None, valid=True, budget=Budget.NONE, verdict=verdict)
     if error is None and not rewards:
         return failure(Reason.REWARD_MISSING, "the verifier reported neither a reward nor an error", verdict=verdict)
     if error is None:
@@ -208,6 +212,9 @@ def read_result(body: Mapping[str, Any], *, trial: str, retry: int, sha256: str)
         )
         if isinstance(extra.get("reason"), str):
             error["reason"] = extra["reason"][:100]
+    elif extra.get("error") is not None:
+        # An error of a step is not the trial's in Harbor's terms, and decides whether the rewards count all the same.
+        error = read_error(extra["error"])
     return Verdict(
         trial=trial,
         retry=retry,
@@ -220,6 +227,7 @@ def read_result(body: Mapping[str, Any], *, trial: str, retry: int, sha256: str)
         seconds={},
         tampered=extra.get("tampered") is True,
         leftover_processes=extra["leftover_processes"] if type(extra.get("leftover_processes")) is int else 0,
+        is_disabled=extra.get("verification_disabled") is True,
     )
 
 

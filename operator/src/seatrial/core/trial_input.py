@@ -5,10 +5,10 @@ Why here and not in the runner: the runner trusts its input, and the operator is
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from seatrial.api.evaljob import EvalJobSpec, KeyRef
+from seatrial.api.evaljob import ArtifactSpec, EvalJobSpec, KeyRef
 from seatrial.contract import (
     VAR_TEMPLATE_PREFIX,
     AgentInput,
@@ -18,18 +18,23 @@ from seatrial.contract import (
     HealthcheckInput,
     JobRef,
     PolicyFlags,
+    StepInput,
     TaskRef,
     TimeoutsInput,
     TrialInput,
     VerifierInput,
+    healthcheck_seconds,
 )
 from seatrial.core.expand import Trial
 from seatrial.core.frozen import FrozenPlan, PlannedTask, agent_name
 from seatrial.errors import SeatrialError
+from seatrial.taskpkg.model import Artifact, Healthcheck, StepSection, VerifierSection
 from seatrial.taskpkg.templates import required_variables, variable_of
 
 AGENT_SETUP_SECONDS: Final = 360.0
 """Harbor's default for agent setup."""
+STEP_SECONDS: Final = 600.0
+"""For what Harbor leaves without a limit in each step: ``setup.sh``, and keeping its logs and artifacts."""
 
 
 class MissingVariable(SeatrialError):
@@ -63,9 +68,23 @@ def environment_sources(spec: EvalJobSpec) -> Sources:
     return Sources(literals=dict(spec.environment.env), refs=refs)
 
 
-def verifier_env(task: PlannedTask, spec: EvalJobSpec) -> dict[str, str]:
-    """``[verifier.env]`` below the job's own; a Secret of the job is a template of its own name."""
-    return {**task.config.verifier.env, **spec.verifier.env, **{name: f"${{{name}}}" for name in spec.verifier.env_secrets}}
+def verifier_env(task: PlannedTask, spec: EvalJobSpec, step: StepSection | None = None) -> dict[str, str]:
+    """``[verifier.env]``, the step's above it, and the job's own above both; a Secret of the job is a template of its own name."""
+    own = {} if step is None else step.verifier.env
+    return {**task.config.verifier.env, **own, **spec.verifier.env, **{name: f"${{{name}}}" for name in spec.verifier.env_secrets}}
+
+
+def grading_refs(task: PlannedTask, spec: EvalJobSpec) -> dict[str, SecretSource]:
+    """The Secrets and ConfigMaps that the verifier needs for the task and all its steps.
+
+    Raises:
+        MissingVariable: a template without a source and without a default.
+    """
+    sources = verifier_sources(spec)
+    needed = needed_refs(verifier_env(task, spec), sources, where=f"[verifier.env] of task {task.id}")
+    for step in task.config.steps or ():
+        needed |= needed_refs(verifier_env(task, spec, step), sources, where=f"[verifier.env] of step {step.name} of task {task.id}")
+    return needed
 
 
 def verifier_sources(spec: EvalJobSpec) -> Sources:
@@ -157,13 +176,12 @@ def build_input(
     """
     task = plan.tasks[trial.task]
     config = task.config
-    grading_env, solving_env = verifier_env(task, spec), solution_env(task, spec)
-    needed_refs(grading_env, verifier_sources(spec), where=f"[verifier.env] of task {task.id}")
+    solving_env = solution_env(task, spec)
+    grading_refs(task, spec)
     needed_refs(solving_env, environment_sources(spec), where=f"[solution.env] of task {task.id}")
     environment = config.environment
-    health = environment.healthcheck
     limits = timeouts(task, spec)
-    return TrialInput(
+    given = TrialInput(
         schema=1,
         job=JobRef(namespace=plan.namespace, name=plan.job, uid=plan.uid),
         trial=trial.name,
@@ -184,43 +202,98 @@ def build_input(
         environment=EnvironmentInput(
             workdir=environment.workdir,
             env=dict(environment.env),
-            healthcheck=None
-            if health is None
-            else HealthcheckInput(
-                command=health.command,
-                interval_sec=health.interval_sec,
-                timeout_sec=health.timeout_sec,
-                start_period_sec=health.start_period_sec,
-                start_interval_sec=health.start_interval_sec,
-                retries=health.retries,
-            ),
+            healthcheck=_healthcheck(environment.healthcheck),
             loose_files=task.loose_files,
         ),
         verifier=VerifierInput(
             mode="shared",
             disable=spec.verifier.disable,
             user=config.verifier.user,
-            env=grading_env,
-            collect=[
-                CollectInput(command=hook.command, service=hook.service, timeout_sec=hook.timeout_sec, user=hook.user)
-                for hook in config.verifier.collect
-            ],
+            env=verifier_env(task, spec),
+            collect=_collect(config.verifier),
         ),
         solution_env=solving_env,
         variables=dict(spec.environment.env),
-        artifacts=[
-            ArtifactInput(source=item.source, destination=item.destination, exclude=list(item.exclude), service=item.service)
-            for item in config.artifacts
-        ]
-        + [
-            ArtifactInput(source=item.source, destination=item.destination, exclude=list(item.exclude), service=None)
-            for item in spec.artifacts
-        ],
+        artifacts=_artifacts(config.artifacts, spec.artifacts),
         timeouts=limits,
         error_policy=error_overrides(spec),
         config=_trial_config(plan, spec, trial, task),
         limits=dict(limits_bytes),
     )
+    if config.steps:
+        given["steps"] = [_step(task, spec, step) for step in config.steps]
+        given["reward_strategy"] = config.reward_strategy().value
+    return given
+
+
+def step_timeouts(task: PlannedTask, spec: EvalJobSpec, step: StepSection) -> tuple[float | None, float]:
+    """Seconds for the agent and for the verifier in one step; the verifier's own limit is never the task's (H-70)."""
+    factors = spec.timeouts
+    agent = step.agent.timeout_sec if step.agent.timeout_sec is not None else task.config.agent.timeout_sec
+    for_agent, for_verifier = (factors.multiplier if one is None else one for one in (factors.agent, factors.verifier))
+    return None if agent is None else agent * for_agent, step.verifier.timeout_sec * for_verifier
+
+
+def longest_seconds(task: PlannedTask, spec: EvalJobSpec) -> float | None:
+    """How long all phases of the trial may take together; None where the agent has no limit."""
+    limits, steps = timeouts(task, spec), task.config.steps or ()
+    phases = [step_timeouts(task, spec, step) for step in steps] or [(limits["agent"], limits["verifier"])]
+    total = limits["environment"] + limits["agent_setup"]
+    for check in (task.config.environment.healthcheck, *(step.healthcheck for step in steps)):
+        total += healthcheck_seconds(_healthcheck(check))
+    for hook in (*task.config.verifier.collect, *(hook for step in steps for hook in step.verifier.collect)):
+        total += hook.timeout_sec
+    for agent, verifier in phases:
+        if agent is None:
+            return None
+        # A step's set-up has no limit of its own.
+        total += agent + verifier + (STEP_SECONDS if steps else 0.0)
+    return total
+
+
+def _step(task: PlannedTask, spec: EvalJobSpec, step: StepSection) -> StepInput:
+    config, (agent, verifier) = task.config, step_timeouts(task, spec, step)
+    return StepInput(
+        name=step.name,
+        agent_user=step.agent.user if step.agent.user is not None else config.agent.user,
+        verifier_user=step.verifier.user if step.verifier.user is not None else config.verifier.user,
+        verifier_env=verifier_env(task, spec, step),
+        agent_timeout=agent,
+        verifier_timeout=verifier,
+        healthcheck=_healthcheck(step.healthcheck),
+        collect=[*_collect(config.verifier), *_collect(step.verifier)],
+        artifacts=_artifacts(config.artifacts, spec.artifacts, step.artifacts),
+        min_reward=step.min_reward,
+    )
+
+
+def _healthcheck(check: Healthcheck | None) -> HealthcheckInput | None:
+    if check is None:
+        return None
+    return HealthcheckInput(
+        command=check.command,
+        interval_sec=check.interval_sec,
+        timeout_sec=check.timeout_sec,
+        start_period_sec=check.start_period_sec,
+        start_interval_sec=check.start_interval_sec,
+        retries=check.retries,
+    )
+
+
+def _collect(section: VerifierSection) -> list[CollectInput]:
+    return [
+        CollectInput(command=hook.command, service=hook.service, timeout_sec=hook.timeout_sec, user=hook.user) for hook in section.collect
+    ]
+
+
+def _artifacts(task: Sequence[Artifact], job: Sequence[ArtifactSpec], step: Sequence[Artifact] = ()) -> list[ArtifactInput]:
+    """In the order in which they claim their places: the task's, the job's, the step's."""
+    own = [ArtifactInput(source=one.source, destination=one.destination, exclude=list(one.exclude), service=None) for one in job]
+    before, after = (
+        [ArtifactInput(source=one.source, destination=one.destination, exclude=list(one.exclude), service=one.service) for one in items]
+        for items in (task, step)
+    )
+    return [*before, *own, *after]
 
 
 def error_overrides(spec: EvalJobSpec) -> dict[str, PolicyFlags]:

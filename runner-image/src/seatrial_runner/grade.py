@@ -1,0 +1,195 @@
+"""Run a test script in the environment and read what it earned. Source: harbor.md 6.3 and 6.4.
+
+Why it trusts so little: everything in the environment may have been prepared by the agent. Old rewards are removed first, rewards are read
+through envd, bounded and never through a link, and the test script is the archive's own.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from seatrial.contract import TESTS_TAR, ArtifactInput, CollectInput, TrialInput
+from seatrial_runner.channel import Channel, ChannelError, EnvdError, ExitStatus, Missing, NotRegular, TooLarge
+from seatrial_runner.clock import Deadline
+from seatrial_runner.faults import OUT_OF_MEMORY, Fault
+from seatrial_runner.paths import Paths
+from seatrial_runner.prepare import chunks, make_log_folder
+from seatrial_runner.report import Report
+from seatrial_runner.rewards import REWARD_FILE_BYTES, Rewards, parse_reward_json, parse_reward_text
+from seatrial_runner.steps import step_path
+from seatrial_runner.stop import Stop
+from seatrial_runner.variables import resolve_all
+from seatrial_runner.watch import TimedOut, Watcher
+
+STDOUT_FILE: Final = "test-stdout.txt"
+
+
+class Grading(NamedTuple):
+    """What is verified: the trial, or one of its steps."""
+
+    prefix: str
+    """Of its evidence in the archive: empty, or ``steps/<name>/``."""
+    tests: tuple[str, ...]
+    """Tar files, put one over the other."""
+    env: Mapping[str, str]
+    user: str | int | None
+    timeout: float
+    collect: Sequence[CollectInput]
+    artifacts: Sequence[ArtifactInput]
+    empty_logs: bool
+    """Nothing of an earlier step stays in ``/logs/verifier``."""
+
+
+def grading_of(trial: TrialInput, paths: Paths) -> Grading:
+    """Of a task without steps."""
+    verifier = trial["verifier"]
+    return Grading(
+        prefix="",
+        tests=(f"{paths.task}/{TESTS_TAR}",),
+        env=verifier["env"],
+        user=verifier["user"],
+        timeout=trial["timeouts"]["verifier"],
+        collect=verifier["collect"],
+        artifacts=trial["artifacts"],
+        empty_logs=False,
+    )
+
+
+def grading_of_step(trial: TrialInput, paths: Paths, index: int) -> Grading:
+    """Of one step: its tests over those of the task."""
+    step = trial.get("steps", [])[index]
+    return Grading(
+        prefix=f"steps/{step['name']}/",
+        tests=(f"{paths.task}/{TESTS_TAR}", step_path(paths.task, index, TESTS_TAR)),
+        env=step["verifier_env"],
+        user=step["verifier_user"],
+        timeout=step["verifier_timeout"],
+        collect=step["collect"],
+        artifacts=step["artifacts"],
+        empty_logs=True,
+    )
+
+
+def run_collect_hooks(channel: Channel, grading: Grading, trial: TrialInput, stop: Stop) -> None:
+    """Let the task turn state into files, before anything is kept or graded. Failures are logged and nothing more (harbor.md 4.7)."""
+    for hook in grading.collect:
+        if hook["service"] != "main":
+            continue
+        watcher = _watcher(channel, trial, stop, limit=None, doing="a collect hook ran")
+        try:
+            status = watcher.run(hook["command"], cwd=trial["environment"]["workdir"], user=hook["user"], limit_seconds=hook["timeout_sec"])
+        except (ChannelError, Fault) as error:
+            sys.stderr.write(f"verifier: a collect hook failed: {error}\n")
+            continue
+        if not status.ok:
+            sys.stderr.write(f"verifier: a collect hook ended with exit code {status.returncode}\n")
+
+
+def verify(
+    channel: Channel, grading: Grading, *, trial: TrialInput, paths: Paths, sources: Mapping[str, str], stop: Stop, report: Report
+) -> None:
+    """Run the tests and put the rewards into ``report``.
+
+    Args:
+        sources: of the templates in ``[verifier.env]``.
+
+    Raises:
+        Fault: no reward, and why. ChannelError: the environment failed.
+    """
+    watcher = _watcher(channel, trial, stop, limit=grading.timeout, doing="the verifier ran")
+    try:
+        _verify(watcher, grading, trial=trial, paths=paths, sources=sources, report=report)
+    except TimedOut as error:
+        raise Fault("VerifierTimeoutError", "verifier", f"Verifier execution timed out after {float(grading.timeout)} seconds") from error
+
+
+def _watcher(channel: Channel, trial: TrialInput, stop: Stop, *, limit: float | None, doing: str) -> Watcher:
+    return Watcher(channel, deadline=Deadline(limit), stop=stop, volumes=trial.get("limits", {}), cause="verifier", doing=doing)
+
+
+def _verify(watcher: Watcher, grading: Grading, *, trial: TrialInput, paths: Paths, sources: Mapping[str, str], report: Report) -> None:
+    channel = watcher.channel
+    report.leftover_processes = len(channel.leftovers())
+    report.tampered = _remove_planted(channel, paths, empty=grading.empty_logs)
+    env = resolve_all(grading.env, sources, where="[verifier.env]")
+    watcher.check()
+    _upload_tests(channel, grading, paths)
+    watcher.check()
+    # Never by direct exec: a script without a first line, or with bytes before it, is run by the shell. The exit code means nothing.
+    status = watcher.run(
+        f"({paths.tests}/test.sh) > {paths.logs_verifier}/{STDOUT_FILE} 2>&1",
+        env=env,
+        cwd=trial["environment"]["workdir"],
+        user=grading.user,
+    )
+    report.rewards = _read_rewards(channel, grading, paths, status)
+
+
+def _remove_planted(channel: Channel, paths: Paths, *, empty: bool) -> bool:
+    """Remove reward files, links and folders that were there before the test script; True if there were any."""
+    planted = False
+    try:
+        make_log_folder(channel, paths.logs_verifier)
+        for name in ("reward.json", "reward.txt"):
+            planted = channel.remove(f"{paths.logs_verifier}/{name}") or planted
+        # Not a reward, but a pipe or a folder in its place would keep the test script from running.
+        channel.remove(f"{paths.logs_verifier}/{STDOUT_FILE}")
+        if empty:
+            channel.empty(paths.logs_verifier)
+    except EnvdError as error:
+        raise Fault("RuntimeError", "environment", f"old reward files cannot be removed: {error}") from error
+    return planted
+
+
+def _upload_tests(channel: Channel, grading: Grading, paths: Paths) -> None:
+    tests = [file for file in grading.tests if os.path.exists(file)]
+    if not tests:
+        raise Fault("FileNotFoundError", "verifier", "the task has no tests/test.sh")
+    try:
+        for number, file in enumerate(tests):
+            # The script's x bits were set when the tests were packed.
+            channel.put(chunks(file), paths.tests, empty_first=number == 0)
+        if channel.stat(f"{paths.tests}/test.sh") is None:
+            raise Fault("FileNotFoundError", "verifier", "the task has no tests/test.sh, or .harborignore leaves it out")
+    except EnvdError as error:
+        raise Fault("AddTestsDirError", "environment", f"the tests cannot be put to {paths.tests}: {error}") from error
+
+
+def _read_rewards(channel: Channel, grading: Grading, paths: Paths, status: ExitStatus) -> Rewards:
+    """``reward.json`` if it exists, else ``reward.txt``.
+
+    Raises:
+        Fault: none exists, or the one that counts is bad.
+    """
+    for name, parse in (("reward.json", parse_reward_json), ("reward.txt", parse_reward_text)):
+        try:
+            found = channel.read_file(f"{paths.logs_verifier}/{name}", max_bytes=REWARD_FILE_BYTES)
+        except EnvdError as error:
+            raise Fault("DownloadVerifierDirError", "environment", f"{name} cannot be read: {error}") from error
+        match found:
+            case Missing():
+                continue
+            case NotRegular(kind=kind):
+                raise Fault("VerifierOutputParseError", "verifier", f"{name} is no regular file ({kind}): not read", reason="RewardInvalid")
+            case TooLarge(size=size):
+                message = f"{name} has {size} bytes, more than {REWARD_FILE_BYTES}"
+                raise Fault("VerifierOutputParseError", "verifier", message, reason="RewardInvalid")
+            case bytes():
+                return parse(found)
+    from seatrial_runner.diagnose import why_no_reward
+
+    if status.oom_killed:
+        message = "the memory limit killed a process of the test script, and there is no reward"
+        raise Fault(OUT_OF_MEMORY, "verifier", message, reason="OOMKilled")
+    script = next((file for file in reversed(grading.tests) if os.path.exists(file) and _has_script(file)), grading.tests[0])
+    why = why_no_reward(channel, script, status)
+    raise Fault("RewardFileNotFoundError", "verifier", f"no reward.json or reward.txt in {paths.logs_verifier}: {why}")
+
+
+def _has_script(file: str) -> bool:
+    from seatrial_runner.diagnose import script_head
+
+    return script_head(file) is not None

@@ -1,0 +1,73 @@
+"""What the verifier knows of a trial, or of one step of it: times, rewards, and the first error, which wins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from seatrial.contract import AgentEnd, ErrorInfo, Span, TrialInput
+from seatrial_runner.channel import ChannelError
+from seatrial_runner.clock import Timer, utc_now
+from seatrial_runner.connect import channel_fault
+from seatrial_runner.faults import Fault, print_traceback, runner_crashed
+from seatrial_runner.rewards import Rewards
+
+
+class Report:
+    """Filled while the verifier works. ``name`` is that of the step, or empty for the trial."""
+
+    def __init__(self, name: str = "") -> None:
+        self.name = name
+        self.timer = Timer()
+        self.spans: dict[str, Span] = {}
+        self.agent_result: dict[str, Any] | None = None
+        self.error: ErrorInfo | None = None
+        self.error_at: str | None = None
+        self.rewards: Rewards | None = None
+        self.graded = False
+        """The test script was to be run."""
+        self.tampered = False
+        self.leftover_processes = 0
+
+    @property
+    def values(self) -> Mapping[str, float] | None:
+        return None if self.rewards is None else self.rewards.values
+
+    def fail(self, error: Fault | ErrorInfo) -> None:
+        """Record ``error`` unless there is one."""
+        if self.error is None:
+            self.error = error.info() if isinstance(error, Fault) else error
+            self.error_at = utc_now()
+
+    def take_agent_end(self, end: AgentEnd) -> None:
+        self.spans |= end["spans"]
+        self.agent_result = end["result"]
+        if end["error"] is not None:
+            self.fail(end["error"])
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Times a phase and records what ends it early."""
+        timer = Timer()
+        try:
+            yield
+        except Fault as fault:
+            self.fail(fault)
+        except ChannelError as error:
+            self.fail(channel_fault(error, "the verifier worked"))
+        except Exception as error:  # noqa: BLE001 - the border: evidence and verdict must come, whatever breaks
+            print_traceback()
+            self.fail(runner_crashed("verifier runner", f"{type(error).__name__}: {error}"))
+        finally:
+            self.spans[name] = timer.span()
+
+
+def is_to_be_graded(trial: TrialInput, end: AgentEnd) -> bool:
+    """Harbor's rule: an error of the preparation is never graded; one of the agent as the table says."""
+    from seatrial_runner.result import policy_of
+
+    if trial["verifier"]["disable"]:
+        return False
+    error = end["error"]
+    return error is None or ("agent_execution" in end["spans"] and policy_of(trial, error["type"]).grade)
