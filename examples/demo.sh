@@ -19,17 +19,17 @@ seatrial publish examples/suites/smoke --taskset smoke --namespace evals
 step "kubectl apply -f examples/evaljob.yaml"
 kubectl delete evaljob smoke-oracle --namespace evals --ignore-not-found
 kubectl apply -f examples/evaljob.yaml
+step "seatrial watch smoke-oracle"
 seatrial watch smoke-oracle --namespace evals
 step "kubectl get evaljobs"
 kubectl get evaljobs --namespace evals
-step "seatrial results smoke-oracle"
-seatrial results smoke-oracle --namespace evals
 
 cat <<NEXT
 
 Where to look next
   export KUBECONFIG=$(python3 tests/cluster kubeconfig)
   kubectl describe evaljob smoke-oracle --namespace evals
+  .venv/bin/seatrial results smoke-oracle --namespace evals -o json
   .venv/bin/seatrial logs smoke-oracle TRIAL --namespace evals
   .venv/bin/seatrial run examples/suites/smoke -a oracle -k 2 -n 8 --namespace evals
   make down
