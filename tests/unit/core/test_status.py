@@ -73,7 +73,7 @@ def test_a_running_job_shows_counts_scores_and_what_is_missing() -> None:
         "cached": 0,
     }
     assert (status["phase"], status["progress"], status["mean"]) == ("Running", "2/4", "1.000")
-    assert status["scores"] == [{"name": "reward.mean", "value": "1", "count": 1, "missing": 1}]
+    assert status["scores"][0] == {"name": "reward.mean", "value": "1", "count": 1, "missing": 1}
     assert status["coverage"] == [{"name": "reward", "total": 2, "scored": 1, "failed": 1, "missing": 0}]
     assert status["errors"] == [{"type": "OOMKilled", "cause": "environment", "count": 1, "sample": ["b"], "message": "killed for memory"}]
     assert status["plan"] == {"key": "jobs/x/plan.json", "sha256": "a" * 64, "tasks": 2, "trials": 4}

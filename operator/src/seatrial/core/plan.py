@@ -110,6 +110,8 @@ class Progress:
     """Why live Pods wait, with one message each; empty as soon as one of them runs."""
     live_pods: int
     stop: Stop | None
+    tasks: Mapping[str, str] = field(default_factory=dict)
+    """Task of each trial with a final row; one that is not named is taken for a task of its own."""
 
     @property
     def total(self) -> int:
@@ -387,6 +389,7 @@ class _Pass:
             waiting={} if self._any_runs else dict(self._waiting),
             live_pods=len(self._pods) + len(self.observed.starting - self._pods.keys()),
             stop=stop,
+            tasks={trial.name: trial.key.task for trial in self.observed.plan.trials},
         )
 
     def wake(self, at: datetime) -> None:

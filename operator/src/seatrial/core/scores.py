@@ -1,18 +1,22 @@
-"""From rewards to scores: per reward key, over the trials that count, with what was missing named.
+"""From rows to the scores of a job: per reward key, over the trials that count, with what was missing named.
 
-Two rules above all: an infrastructure failure is never a score, and "no score" is never 0. Source: NeMo Evaluator's range scores and
-coverage; Harbor's metrics (mean, sum, min, max).
+Two rules above all: an infrastructure failure is never a score, and "no score" is never 0. The arithmetic is in ``seatrial.scoring``; this
+module says which trials count and how the scores are named in the status. Source: nemo.md 19, 23 and 30.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Final, Literal, NamedTuple
 
 from seatrial.core.rows import Row
+from seatrial.scoring.harbor import all_rows, harbor_metric
+from seatrial.scoring.observations import Output
+from seatrial.scoring.rewards import Rewards, Trial, reward_outputs
+from seatrial.scoring.views import View, view_scores
 
 DEFAULT_REWARD: Final = "reward"
 Aggregate = Literal["mean", "sum", "min", "max"]
@@ -21,18 +25,19 @@ Aggregate = Literal["mean", "sum", "min", "max"]
 class MetricRule(NamedTuple):
     type: Aggregate = "mean"
     zero_missing: bool = False
-    """A graded trial without the key counts as 0, as in Harbor."""
+    """In addition ``<key>.<type>.zero``: Harbor's documented arithmetic, where a missing reward counts as 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
     name: str
-    """``<key>.<aggregate>``."""
+    """``<key>.<aggregate>``, ``<key>.<aggregate>.zero``, ``<key>.pass@<k>``, ``<key>.pass^<k>``, ``view.<name>.mean``."""
     value: float | None
     """None: nothing was measured."""
     count: int
+    """What the value is made of: trials, or tasks for pass@k."""
     missing: int
-    """Ended trials that have no value in it."""
+    """How many more there should be."""
 
 
 class Coverage(NamedTuple):
@@ -45,49 +50,102 @@ class Coverage(NamedTuple):
     """Graded, and the verifier did not report this key."""
 
 
-class Summary(NamedTuple):
+@dataclass(frozen=True)
+class Summary:
     scores: tuple[Score, ...]
     """The primary reward first, then by name."""
     coverage: tuple[Coverage, ...]
     primary: str | None
     """The key that counts, or None where no trial measured it."""
+    trials: tuple[Trial, ...] = field(default=(), repr=False, compare=False)
+    rewards: Rewards = field(default=Rewards(None, ()), repr=False, compare=False)
+
+    def score(self, name: str) -> Score | None:
+        """A score by its name, or None."""
+        return next((item for item in self.scores if item.name == name), None)
 
 
-def summarise(rows: Iterable[Row], *, reward_key: str | None, metrics: Sequence[MetricRule] = (MetricRule(),)) -> Summary:
+def summarise(
+    rows: Iterable[Row],
+    *,
+    reward_key: str | None,
+    metrics: Sequence[MetricRule] = (MetricRule(),),
+    tasks: Mapping[str, str] | None = None,
+    views: Mapping[str, Mapping[str, View]] | None = None,
+) -> Summary:
     """All scores of a job.
 
     Args:
         rows: final rows, one per ended trial.
         reward_key: the key that the user named. A graded trial without it counts as 0.0 under a named key, and under the default key
             ``reward`` as soon as one valid trial reports that; a default key that nobody reports is not measured.
-        metrics: at least one.
-
-    Source: nemo.md 19.4 and 23; Harbor 8.3 for ``zero_missing``.
+        metrics: at least one; the first makes the column MEAN.
+        tasks: trial -> task; a trial that it does not name is a task of its own; None: all trials are attempts at one task.
+        views: task -> view name -> view.
     """
-    final = list(rows)
-    graded = [row.rewards for row in final if row.outcome == "scored" and row.rewards]
-    failed = len(final) - len(graded)
-    keys = sorted({key for rewards in graded for key in rewards})
-    primary = reward_key or DEFAULT_REWARD
-    measured = bool(graded) and (reward_key is not None or primary in keys)
-    if not measured:
-        # Rewards under one other name are unambiguous: Harbor takes a trial's only value whatever it is called.
-        primary = keys[0] if len(keys) == 1 and reward_key is None else ""
-    if primary and graded:
-        keys = [primary, *(key for key in keys if key != primary)]
+    trials = as_trials(rows, tasks)
+    rewards = reward_outputs(trials, reward_key)
+    filled = zero_filled(trials, rewards, {rule.type for rule in metrics if rule.zero_missing} | {metrics[0].type})
     scores: list[Score] = []
-    coverage: list[Coverage] = []
-    for key in keys:
-        reported = [rewards[key] for rewards in graded if key in rewards]
-        silent = len(graded) - len(reported)
-        is_primary = key == primary
-        for metric in metrics:
-            zeros = silent if is_primary or metric.zero_missing else 0
-            values = reported + [0.0] * zeros
-            scores.append(Score(f"{key}.{metric.type}", aggregate(values, metric.type), len(values), failed + silent - zeros))
-        scored = len(graded) if is_primary else len(reported)
-        coverage.append(Coverage(key, total=len(final), scored=scored, failed=failed, missing=len(graded) - scored))
-    return Summary(tuple(scores), tuple(coverage), primary or None)
+    for output in rewards.outputs:
+        scores += _aggregates(output, metrics)
+        if output.output == rewards.primary:
+            scores += _filled(output.output, filled, metrics, always=metrics[0].type)
+        else:
+            scores += _filled(output.output, filled, metrics)
+    for view in view_scores(views, rewards.outputs) if views else ():
+        scores.append(Score(f"{view.name}.mean", view.mean, view.count, view.nan_count))
+    for output in rewards.outputs:
+        tasks_of = len(output.tasks())
+        for k, at, hat in output.passes():
+            scores.append(Score(f"{output.output}.pass@{k}", aggregate(at, "mean"), len(at), tasks_of - len(at)))
+            if k > 1:
+                scores.append(Score(f"{output.output}.pass^{k}", aggregate(hat, "mean"), len(hat), tasks_of - len(hat)))
+    coverage = tuple(Coverage(output.output, *output.coverage()) for output in rewards.outputs)
+    return Summary(tuple(scores), coverage, rewards.primary, tuple(trials), rewards)
+
+
+def as_trials(rows: Iterable[Row], tasks: Mapping[str, str] | None = None) -> list[Trial]:
+    """Final rows as the scores see them."""
+    return [
+        Trial(
+            name=row.trial,
+            task="" if tasks is None else tasks.get(row.trial, row.trial),
+            state=row.outcome if row.outcome != "retried" else "errored",
+            rewards=row.rewards if row.outcome == "scored" else None,
+            error=None if row.error is None else row.error.harbor,
+        )
+        for row in rows
+    ]
+
+
+def zero_filled(trials: Sequence[Trial], rewards: Rewards, kinds: Iterable[str]) -> dict[str, dict[str, tuple[float, int]]]:
+    """Harbor's documented arithmetic: aggregate -> key -> (value, rows). Errored trials count as 0, cancelled ones are left out."""
+    lines = all_rows(trials)
+    if not rewards.outputs or not lines:
+        return {}
+    found = {}
+    for kind in sorted(set(kinds)):
+        values = harbor_metric(lines, kind)
+        if list(values) == [kind] and len({key for line in lines for key in line or ()}) == 1:
+            # One key only: Harbor names the value after the metric.
+            values = {next(key for line in lines for key in line or ()): values[kind]}
+        found[kind] = {key: (value, len(lines)) for key, value in values.items()}
+    return found
+
+
+def _aggregates(output: Output, metrics: Sequence[MetricRule]) -> list[Score]:
+    values = [value for _, value in output.numbers()]
+    missing = len(output.observations) - len(values)
+    kinds = dict.fromkeys(rule.type for rule in metrics)
+    return [Score(f"{output.output}.{kind}", aggregate(values, kind), len(values), missing) for kind in kinds]
+
+
+def _filled(
+    key: str, filled: Mapping[str, Mapping[str, tuple[float, int]]], metrics: Sequence[MetricRule], *, always: str | None = None
+) -> list[Score]:
+    kinds = dict.fromkeys(rule.type for rule in metrics if rule.zero_missing or rule.type == always)
+    return [Score(f"{key}.{kind}.zero", *filled[kind][key], 0) for kind in kinds if key in filled.get(kind, {})]
 
 
 def aggregate(values: Sequence[float], kind: Aggregate) -> float | None:
@@ -97,15 +155,18 @@ def aggregate(values: Sequence[float], kind: Aggregate) -> float | None:
     """
     if not values:
         return None
-    match kind:
-        case "mean":
-            return _finite(math.fsum(values) / len(values))
-        case "sum":
-            return _finite(math.fsum(values))
-        case "min":
-            return min(values)
-        case "max":
-            return max(values)
+    try:
+        match kind:
+            case "mean":
+                return _finite(math.fsum(values) / len(values))
+            case "sum":
+                return _finite(math.fsum(values))
+            case "min":
+                return min(values)
+            case "max":
+                return max(values)
+    except OverflowError:
+        return None
 
 
 def decimal_text(value: float) -> str:

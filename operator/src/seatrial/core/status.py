@@ -86,9 +86,9 @@ def metric_rules(spec: EvalJobSpec) -> tuple[MetricRule, ...]:
     return tuple(dict.fromkeys(kinds)) or (MetricRule(),)
 
 
-def job_summary(rows: Sequence[Row], spec: EvalJobSpec) -> Summary:
-    """Scores and coverage of final rows under the job's rules."""
-    return summarise(rows, reward_key=spec.reward_key, metrics=metric_rules(spec))
+def job_summary(rows: Sequence[Row], spec: EvalJobSpec, tasks: Mapping[str, str]) -> Summary:
+    """Scores and coverage of final rows under the job's rules; ``tasks`` gives the task of each trial."""
+    return summarise(rows, reward_key=spec.reward_key, metrics=metric_rules(spec), tasks=tasks)
 
 
 def waiting_status(context: Context, reason: Reason, message: str, *, degraded: bool = False) -> dict[str, Any]:
@@ -135,7 +135,7 @@ def build_status(
 
     Once the phase is terminal it stays: callers do not compute a status for such a job.
     """
-    summary = job_summary(progress.final, spec)
+    summary = job_summary(progress.final, spec, progress.tasks)
     thresholds = judge_thresholds(spec, summary)
     ended = summary_key is not None and progress.pending == progress.running == 0
     phase, end = _end(progress, thresholds) if ended else (_phase(spec, progress), None)

@@ -14,7 +14,7 @@ from seatrial.api.evaljob import EvalJob
 from seatrial.api.names import TASKSET
 from seatrial.api.reasons import ConditionType, Reason
 from seatrial.core import naming
-from seatrial.core.frozen import FrozenPlan, PlannedTask, PlanRefused, Submission, build_plan, decode_plan, encode_plan
+from seatrial.core.frozen import FrozenPlan, PlannedTask, PlanRefused, Submission, build_plan, decode_plan, encode_plan, task_labels
 from seatrial.core.manifests import url_seconds
 from seatrial.core.status import Frozen, condition_of
 from seatrial.effects.aiostore import AsyncStore
@@ -162,6 +162,7 @@ class Planner:
             loose_files=facts["looseFiles"],
             compose=facts["compose"],
             extra_scoring=bool(content["metrics"] or content["views"]),
+            labels=task_labels({**(revision.document["config"].get("metadata") or {}), **content["metadata"]}),
         )
 
     def _check_lifetimes(self, plan: FrozenPlan, job: EvalJob) -> None:

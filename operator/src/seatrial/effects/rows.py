@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 import logging
 import re
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from seatrial.api.evaljob import EvalJobSpec
 from seatrial.contract import RESULT_BYTES, ContractBroken, verify_result
 from seatrial.core import naming, rows
-from seatrial.core.frozen import FrozenPlan, config_to_json
+from seatrial.core.bundle import build_tables
+from seatrial.core.frozen import FrozenPlan
 from seatrial.core.rows import Row
-from seatrial.core.status import job_summary
 from seatrial.core.trial import Found, read_result
 from seatrial.effects.aiostore import AsyncStore
 from seatrial.errors import AlreadyExists, NotFound
@@ -147,84 +146,12 @@ async def save_results(store: AsyncStore, plan: FrozenPlan, spec: EvalJobSpec, l
     Raises:
         Unavailable, Forbidden, DiskFull: the store; the call may be repeated.
     """
-    tables = build_tables(plan, spec, log_.by_trial)
+    # A job of 10,000 trials takes a second; the loop goes on meanwhile.
+    tables = await asyncio.to_thread(build_tables, plan, spec, dict(log_.by_trial))
     *others, last = tables.items()
     await asyncio.gather(*(store.put(f"{prefix}{name}", data, content_type=_type(name)) for name, data in others))
     await store.put(f"{prefix}{last[0]}", last[1])
     return Saved(f"{prefix}summary.json")
-
-
-def build_tables(plan: FrozenPlan, spec: EvalJobSpec, by_trial: dict[str, tuple[Row, ...]]) -> dict[str, bytes]:
-    """File name -> content, ``summary.json`` last."""
-    final = [by_trial[trial.name][-1] for trial in plan.trials if trial.name in by_trial]
-    summary = job_summary(final, spec)
-    scored = [row for row in final if row.outcome == "scored"]
-    trials, scores = [], []
-    for trial in plan.trials:
-        if trial.name not in by_trial:
-            continue
-        *earlier, row = by_trial[trial.name]
-        body = {"task": trial.key.task, "agent": trial.key.agent, "attempt": trial.key.attempt, **rows.to_json(row)}
-        if row.stored:
-            body["result"] = naming.result_key("", row.trial, row.retry)
-        if earlier:
-            body["retries"] = [rows.to_json(item) for item in earlier]
-        trials.append(body)
-        if row.outcome == "scored":
-            for name, value in sorted((row.rewards or {}).items()):
-                scores.append({"trial": row.trial, "task": trial.key.task, "attempt": trial.key.attempt, "name": name, "value": value})
-    errors: dict[str, list[str]] = {}
-    for row in final:
-        if row.error is not None:
-            errors.setdefault(row.error.type, []).append(row.trial)
-    values: dict[str, dict[str, list[dict[str, Any]]]] = {}
-    for item in scores:
-        entry = {"trial": item["trial"], "value": item["value"]}
-        values.setdefault(str(item["task"]), {}).setdefault(str(item["name"]), []).append(entry)
-    counts = {name: sum(row.outcome == name for row in final) for name in ("scored", "errored", "cancelled")}
-    metadata = {
-        "schema": 1,
-        "job": {"namespace": plan.namespace, "name": plan.job, "uid": plan.uid, "createdAt": plan.created_at},
-        "taskset": plan.taskset,
-        "spec": plan.spec,
-    }
-    tasks = [
-        {"id": task.id, "ref": task.ref, "revision": task.revision, "checksum": task.checksum, "config": config_to_json(task.config)}
-        for task in plan.tasks
-    ]
-    document = {
-        "schema": 1,
-        "job": metadata["job"],
-        "task_count": len(plan.tasks),
-        "trial_count": len(plan.trials),
-        "score_count": len(scored),
-        "error_count": sum(row.error is not None for row in final),
-        "trials": {"total": len(plan.trials), **counts, "retried": sum(len(items) - 1 for items in by_trial.values())},
-        "primary": summary.primary,
-        "scores": [{"name": item.name, "value": item.value, "count": item.count, "missing": item.missing} for item in summary.scores],
-        "coverage": [
-            {"name": item.name, "total": item.total, "scored": item.scored, "failed": item.failed, "missing": item.missing}
-            for item in summary.coverage
-        ],
-        "task_values": values,
-        "error_trials": errors,
-        "tampered": sorted(row.trial for row in final if row.tampered),
-    }
-    return {
-        "metadata.json": _document(metadata),
-        "tasks.jsonl": _lines(tasks),
-        "trials.jsonl": _lines(trials),
-        "scores.jsonl": _lines(scores),
-        "summary.json": _document(document),
-    }
-
-
-def _document(body: object) -> bytes:
-    return json.dumps(body, sort_keys=True, indent=1).encode() + b"\n"
-
-
-def _lines(items: Sequence[object]) -> bytes:
-    return b"".join(json.dumps(item, sort_keys=True, separators=(",", ":")).encode() + b"\n" for item in items)
 
 
 def _type(name: str) -> str:

@@ -1,0 +1,222 @@
+"""The bundle of an ended job: metadata.json, tasks.jsonl, trials.jsonl, scores.jsonl, summary.json. Same plan and rows, same bytes.
+
+Names and fields: nemo.md 27.1. References to evidence are relative to the bundle's folder, so a copy of it stays whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from seatrial import __version__
+from seatrial.api.evaljob import EvalJobSpec
+from seatrial.core import naming, rows
+from seatrial.core.frozen import FrozenPlan, config_to_json
+from seatrial.core.observe import parse_time
+from seatrial.core.rows import Row
+from seatrial.core.scores import Summary
+from seatrial.core.status import job_summary
+from seatrial.scoring.groups import group_failures
+from seatrial.scoring.rewards import DEFAULT_REWARD, REWARD_METRIC
+from seatrial.scoring.summary import build_summary
+
+SCHEMA: Final = 2
+
+Tables = dict[str, bytes]
+"""File name -> content, ``summary.json`` last: where it is, everything else is."""
+
+
+def build_tables(plan: FrozenPlan, spec: EvalJobSpec, by_trial: Mapping[str, Sequence[Row]]) -> Tables:
+    """All files of the bundle.
+
+    Args:
+        by_trial: rows of each trial in the order of retries, as ``rows.by_trial`` gives them.
+    """
+    names = {trial.name: trial.key.task for trial in plan.trials}
+    ended = [(trial, by_trial[trial.name]) for trial in plan.trials if trial.name in by_trial]
+    summary = job_summary([history[-1] for _, history in ended], spec, names)
+    run = run_id(plan)
+    diagnostics: dict[str, list[dict[str, Any]]] = {}
+    for item in summary.rewards.diagnostics:
+        diagnostics.setdefault(item.trial, []).append({"severity": "info", "message": item.message, "details": dict(item.details)})
+    primary = summary.primary or spec.reward_key or DEFAULT_REWARD
+    trials, scores = [], []
+    for index, (trial, history) in enumerate(ended):
+        row = history[-1]
+        trials.append({**trial_record(row, task=trial.key.task, primary=primary), **row_record(trial.key, history)})
+        if row.outcome != "cancelled":
+            found = diagnostics.get(row.trial, [])
+            scores.append(score_record(row, run=run, task=trial.key.task, index=index, primary=summary.primary, diagnostics=found))
+    return {
+        "metadata.json": document(metadata(plan, [row for _, history in ended for row in history])),
+        "tasks.jsonl": lines(task_record(plan, index) for index in range(len(plan.tasks))),
+        "trials.jsonl": lines(trials),
+        "scores.jsonl": lines(scores),
+        "summary.json": document(summary_document(plan, summary, by_trial)),
+    }
+
+
+def run_id(plan: FrozenPlan) -> str:
+    """``agent-eval-<UTC time>-<8 hex>`` of the submission."""
+    digits = "".join(char for char in plan.created_at if char.isdigit())[:14].ljust(14, "0")
+    return f"agent-eval-{digits}-{hashlib.sha256(plan.uid.encode()).hexdigest()[:8]}"
+
+
+def metadata(plan: FrozenPlan, history: Sequence[Row]) -> dict[str, Any]:
+    """Who was evaluated, and when."""
+    start = min((row.started_at for row in history if row.started_at), default=None)
+    end = max((row.ended_at for row in history), default=None)
+    agent = {name: value for name, value in (plan.spec.get("agent") or {}).items() if value not in (None, [], {})}
+    return {
+        "schema": SCHEMA,
+        "run_id": run_id(plan),
+        "job": {"namespace": plan.namespace, "name": plan.job, "uid": plan.uid, "createdAt": plan.created_at},
+        "labels": {},
+        "target": {
+            "name": str(agent.get("name") or agent.get("importPath") or agent.get("image") or "command"),
+            "kind": "harbor",
+            "version": None,
+            "config": agent,
+        },
+        "taskset": plan.taskset,
+        "spec": plan.spec,
+        "started_at": start,
+        "finished_at": end,
+        "duration_sec": _seconds(parse_time(start), parse_time(end)),
+        "sdk_version": __version__,
+    }
+
+
+def task_record(plan: FrozenPlan, index: int) -> dict[str, Any]:
+    """A line of tasks.jsonl."""
+    task = plan.tasks[index]
+    return {
+        "id": task.id,
+        "ref": task.ref,
+        "revision": task.revision,
+        "checksum": task.checksum,
+        "archive_sha256": task.archive_sha256,
+        "labels": dict(task.labels),
+        "config": config_to_json(task.config),
+    }
+
+
+def trial_record(row: Row, *, task: str, primary: str) -> dict[str, Any]:
+    """A trial under NeMo's names. COMPLETED only without an error and with the primary reward; otherwise PARTIAL, never FAILED."""
+    rewards = dict(row.rewards) if row.rewards is not None else None
+    completed = row.error is None and row.outcome == "scored" and primary in (rewards or {})
+    evidence = {}
+    if row.stored:
+        evidence["result"] = {"ref": naming.result_key("", *_origin(row)), "sha256": row.result_sha256}
+    if row.logs_sha256 is not None:
+        evidence["logs"] = {"ref": naming.logs_key("", *_origin(row)), "sha256": row.logs_sha256}
+    return {
+        "id": row.trial,
+        "task_id": task,
+        "status": "COMPLETED" if completed else "PARTIAL",
+        "output": None,
+        "evidence": evidence,
+        "measurements": {"runtime_sec": row.seconds["agent_execution"]} if "agent_execution" in row.seconds else {},
+        "metadata": {
+            "harbor_primary_reward_key": primary,
+            "reward": (rewards or {}).get(primary) if row.outcome == "scored" else None,
+            "reward_details": rewards or {},
+            "reward_rejections": {},
+            "reward_entry_rejections": [],
+            "harbor_trial_dir": naming.result_key("", *_origin(row)).rpartition("/")[0],
+        },
+    }
+
+
+def row_record(key: naming.TrialKey, history: Sequence[Row]) -> dict[str, Any]:
+    """The operator's row, its place in the job, and the retries before it."""
+    *earlier, row = history
+    body = {"task": key.task, "agent": key.agent, "attempt": key.attempt, **rows.to_json(row)}
+    if row.stored:
+        body["result"] = naming.result_key("", *_origin(row))
+    if earlier:
+        body["retries"] = [rows.to_json(item) for item in earlier]
+    return body
+
+
+def score_record(
+    row: Row, *, run: str, task: str, index: int, primary: str | None, diagnostics: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """A line of scores.jsonl: what the metric ``harbor_reward`` made of one trial; failed where it never became scoreable."""
+    scored = row.outcome == "scored"
+    outputs: dict[str, float] = {}
+    if scored:
+        rewards = row.rewards or {}
+        first = [primary] if primary is not None else []
+        outputs = {name: rewards.get(name, 0.0) for name in [*first, *sorted(set(rewards) - {primary})]}
+    found = list(diagnostics)
+    if not scored:
+        error = row.error
+        details = {"trial_status": "unscored", "error": error.harbor if error else None, "cause": error.cause if error else None}
+        found = [{"severity": "error", "message": "The trial has no valid reward.", "details": details}]
+    return {
+        "id": f"{run}:{task}:{row.trial}:{REWARD_METRIC}",
+        "run_id": run,
+        "task_id": task,
+        "trial_id": row.trial,
+        "metric_type": REWARD_METRIC,
+        "status": "completed" if scored else "failed",
+        "outputs": [{"name": name, "value": value} for name, value in outputs.items()],
+        "diagnostics": [{"source": REWARD_METRIC, **item} for item in found],
+        "metadata": {"row_index": index, "trial_metadata": {"retry": row.retry}},
+    }
+
+
+def summary_document(plan: FrozenPlan, summary: Summary, by_trial: Mapping[str, Sequence[Row]]) -> dict[str, Any]:
+    """``summary.json``: the original fields, and the scores and coverage as the status names them."""
+    final = [by_trial[trial.name][-1] for trial in plan.trials if trial.name in by_trial]
+    counts = {name: sum(row.outcome == name for row in final) for name in ("scored", "errored", "cancelled")}
+    body = build_summary(
+        summary.trials,
+        summary.rewards,
+        tasks=[task.id for task in plan.tasks],
+        labels={task.id: task.labels for task in plan.tasks},
+    )
+    return {
+        **body,
+        "schema": SCHEMA,
+        "run_id": run_id(plan),
+        "job": {"namespace": plan.namespace, "name": plan.job, "uid": plan.uid, "createdAt": plan.created_at},
+        "primary": summary.primary,
+        "aggregates": [{"name": item.name, "value": item.value, "count": item.count, "missing": item.missing} for item in summary.scores],
+        "coverage": [
+            {"name": item.name, "total": item.total, "scored": item.scored, "failed": item.failed, "missing": item.missing}
+            for item in summary.coverage
+        ],
+        "trials": {"total": len(plan.trials), **counts, "retried": sum(len(history) - 1 for history in by_trial.values())},
+        "failure_groups": [
+            group.raw()
+            for group in group_failures(
+                (row.error.type, row.error.message, plan_task, row.trial)
+                for row, plan_task in ((row, trial.task) for row, trial in zip(final, summary.trials, strict=True))
+                if row.error is not None and row.outcome != "cancelled"
+            )
+        ],
+        "tampered": sorted(row.trial for row in final if row.tampered),
+    }
+
+
+def document(body: object) -> bytes:
+    """JSON with an indent of two, sorted keys and a final newline."""
+    return json.dumps(body, sort_keys=True, indent=2, allow_nan=False).encode() + b"\n"
+
+
+def lines(items: Iterable[object]) -> bytes:
+    """One JSON object a line, with sorted keys."""
+    return b"".join(json.dumps(item, sort_keys=True, separators=(",", ":"), allow_nan=False).encode() + b"\n" for item in items)
+
+
+def _origin(row: Row) -> tuple[str, int]:
+    return row.trial, row.retry
+
+
+def _seconds(start: datetime | None, end: datetime | None) -> float | None:
+    return None if start is None or end is None else (end - start).total_seconds()
