@@ -34,6 +34,12 @@ def publish(
         list[str] | None, typer.Option("--exclude-task-name", "-x", help="Not folders that match.", show_default=False)
     ] = None,
     limit: Annotated[int | None, typer.Option("--n-tasks", "-l", min=1, help="The first N of them.", show_default=False)] = None,
+    where: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--where", metavar="KEY=VALUE", help="Only tasks with this in [metadata], such as difficulty=easy.", show_default=False
+        ),
+    ] = None,
     recursive: Annotated[bool, typer.Option("--recursive", help="Look into category folders.")] = False,
     lenient: Annotated[bool, typer.Option("--lenient", help="Skip what is no valid task, as Harbor does.")] = False,
     default_image: Annotated[
@@ -57,6 +63,7 @@ def publish(
     from seatrial.cli.console import note, publish_progress
     from seatrial.sdk.publish import PublishOptions, SuiteRefused
     from seatrial.sdk.publish import publish as run_publish
+    from seatrial.sdk.request import parse_pairs
 
     options = PublishOptions(
         taskset=taskset,
@@ -69,6 +76,7 @@ def publish(
         include=include or (),
         exclude=exclude or (),
         limit=limit,
+        metadata=parse_pairs(where or (), option="--where"),
         default_image=default_image,
         create=create,
         partial=partial,

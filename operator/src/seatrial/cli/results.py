@@ -29,6 +29,10 @@ def results(
     cluster: ClusterOptions,
     store: StoreFlags,
     view: Annotated[View | None, typer.Option("--view", help="report, aggregate, tasks, trials or rows.", show_default="report")] = None,
+    by: Annotated[
+        str | None,
+        typer.Option("--by", metavar="KEY", help="Group by a value of the tasks' [metadata], such as difficulty.", show_default=False),
+    ] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Show the scores and trials of a job, also while it runs.
@@ -37,12 +41,13 @@ def results(
     Examples:
       seatrial results smoke-oracle -n evals
       seatrial results smoke-oracle --view rows -o csv
+      seatrial results smoke-oracle --by difficulty
     """
     from seatrial.api.names import EVALJOB
     from seatrial.cli.console import show
     from seatrial.cli.output import SCORE_COLUMNS, TASK_SUMMARY_COLUMNS, Column, by_task, dump, job_report, reward_key, trial_columns
     from seatrial.sdk.jobs import flatten, is_finished, running_trials
-    from seatrial.sdk.results import JobFiles, Summary
+    from seatrial.sdk.results import JobFiles, Summary, task_groups
 
     session = Session(cluster, store)
     raw = session.cluster.get(EVALJOB, job)
@@ -55,6 +60,12 @@ def results(
             show(dump([summary], output, columns=[], one=True))
         else:
             show(dump(Summary(summary).scores, output, columns=SCORE_COLUMNS))
+        return
+    if by is not None:
+        groups = task_groups(session.cluster, files.plan(), by)
+        raws = [{**trial.raw(), "task": groups[trial.task]} for trial in files.trials(running=running)]
+        summaries = [item._asdict() for item in by_task(raws, reward_key(raw))]
+        show(dump(summaries, output, columns=[TASK_SUMMARY_COLUMNS[0]._replace(title=by.upper()), *TASK_SUMMARY_COLUMNS[1:]]))
         return
     trials = files.trials(running=running)
     raws = [trial.raw() for trial in trials]

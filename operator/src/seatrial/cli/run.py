@@ -46,6 +46,7 @@ def run(
     include: Annotated[Strings, _many("--include-task-name", "-i", help="Only tasks that match this glob; repeatable.")] = None,
     exclude: Annotated[Strings, _many("--exclude-task-name", "-x", help="Not tasks that match this glob; repeatable.")] = None,
     limit: Annotated[int | None, typer.Option("--n-tasks", "-l", min=1, help="The first N tasks.", show_default=False)] = None,
+    where: Annotated[Strings, _many("--where", metavar="KEY=VALUE", help="Of a folder: only tasks with this in [metadata].")] = None,
     agent_env: Annotated[Strings, _many("--agent-env", "--ae", help="NAME=VALUE for the agent; never a credential.")] = None,
     agent_env_secrets: Annotated[Strings, _many("--agent-env-secret", help="NAME=SECRET:KEY from a Secret of the namespace.")] = None,
     agent_kwargs: Annotated[Strings, _many("--agent-kwarg", "--ak", help="NAME=VALUE argument of the agent; JSON or text.")] = None,
@@ -127,6 +128,8 @@ def run(
     )
     session = Session(cluster, store)
     source = folder or path
+    if where and source is None:
+        raise InvalidSpec("--where", "goes with a folder: published tasks are chosen with -i and -x")
     # A bad agent or option is found before anything is published.
     build_job(replace(request, tasks=("placeholder",)) if source else request, namespace=session.cluster.namespace)
     if source is not None:
@@ -140,6 +143,7 @@ def run(
             include=request.include,
             exclude=request.exclude,
             limit=request.limit,
+            metadata=parse_pairs(where or (), option="--where"),
             default_image=default_image,
             dry_run=dry_run,
         )

@@ -22,6 +22,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from seatrial.api.names import API_VERSION, GROUP, TASK, TASKSET
 from seatrial.api.taskset import MAX_TASKS
+from seatrial.core.naming import label_value
 from seatrial.effects.store import Store, StoreSettings
 from seatrial.errors import InvalidSpec, SeatrialError
 from seatrial.sdk.cluster import Cluster, Raw
@@ -37,6 +38,8 @@ from seatrial.taskpkg.paths import is_safe_path
 DEFAULT_FILESET: Final = "harbor-tasks"
 ANNOTATION_GIT_ORIGIN: Final = f"{GROUP}/git-origin"
 ANNOTATION_GIT_COMMIT: Final = f"{GROUP}/git-commit"
+# Values of [metadata] that also become labels, so that `kubectl get tasks -l` can choose by them.
+LABELLED: Final = ("difficulty", "category")
 # Below this, starting processes costs more than they save.
 _TASKS_FOR_PROCESSES: Final = 24
 _APPLY_THREADS: Final = 8
@@ -72,6 +75,8 @@ class PublishOptions:
     include: Sequence[str] = ()
     exclude: Sequence[str] = ()
     limit: int | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    """Only tasks whose ``[metadata]`` has these values, such as ``{"difficulty": "easy"}``."""
     default_image: str | None = None
     create: bool = False
     """Fail where a Task exists already."""
@@ -182,6 +187,10 @@ def find_suite(path: Path, options: PublishOptions, *, progress: Callable[[Progr
     for task in check_tasks(folders, default_image=options.default_image, processes=options.processes):
         checked.append(task)
         progress(Progress("check", len(checked), len(folders), task.native_id))
+    if options.metadata:
+        checked = [task for task in checked if _matches(task, options.metadata)]
+        if not checked:
+            raise InvalidSpec("filter", f"no task has {', '.join(f'{name} {value}' for name, value in options.metadata.items())}")
     problems = (*found.problems, *check_suite(checked), *(() if found.kind == "task" else check_dataset(found.root, checked)))
     return FoundSuite(found.root, tuple(checked), tuple(dict.fromkeys(problems)))
 
@@ -277,6 +286,19 @@ def task_object_name(task: CheckedTask, options: PublishOptions) -> str:
     return object_name(text)
 
 
+def task_metadata(task: CheckedTask) -> Raw:
+    """``[metadata]`` of task.toml as JSON; dates become text."""
+    if task.config is None or not task.config.metadata:
+        return {}
+    return dict(json.loads(json.dumps(task.config.metadata, default=str)))
+
+
+def metadata_labels(metadata: Mapping[str, Any]) -> dict[str, str]:
+    """Labels for the values that tasks are often chosen by."""
+    found = {f"{GROUP}/{name}": label_value(value) for name in LABELLED if isinstance(value := metadata.get(name), str)}
+    return {name: value for name, value in found.items() if value}
+
+
 def git_annotations(root: Path) -> dict[str, str]:
     """Origin and commit of the checkout that ``root`` lies in; empty where there is none. Credentials in the address are removed."""
     commit, origin = _git(root, "rev-parse", "HEAD"), _git(root, "config", "--get", "remote.origin.url")
@@ -307,6 +329,15 @@ def _filtered(found: Discovery, options: PublishOptions) -> Sequence[Path]:
     if not chosen:
         raise InvalidSpec("--exclude-task-name", f"the filters leave none of {len(by_name)} tasks")
     return [by_name[name] for name in chosen]
+
+
+def _matches(task: CheckedTask, wanted: Mapping[str, str]) -> bool:
+    metadata = task_metadata(task)
+    for name, value in wanted.items():
+        found = metadata.get(name)
+        if value not in [str(item) for item in (found if isinstance(found, list) else [found])]:
+            return False
+    return True
 
 
 def _collisions(names: Mapping[Path, str]) -> dict[Path, str]:
@@ -374,6 +405,7 @@ def _draft(
     spec: Raw = {
         "source": {"ref": stored.ref, "sha256": stored.sha256, "format": FORMAT},
         "nativeTaskId": task.native_id,
+        **({"metadata": metadata} if (metadata := task_metadata(task)) else {}),
         **({"tags": list(options.tags)} if options.tags else {}),
     }
     if existing is None:
@@ -403,7 +435,12 @@ def _register(
         body = {
             "apiVersion": API_VERSION,
             "kind": TASK,
-            "metadata": {"name": draft.result.name, "namespace": cluster.namespace, "annotations": dict(annotations)},
+            "metadata": {
+                "name": draft.result.name,
+                "namespace": cluster.namespace,
+                "annotations": dict(annotations),
+                "labels": metadata_labels(draft.body.get("metadata", {})),
+            },
             "spec": draft.body,
         }
         try:

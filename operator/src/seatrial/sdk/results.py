@@ -16,10 +16,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Final, Literal, NamedTuple, cast
 
+from seatrial.api.names import TASK
 from seatrial.core.naming import job_prefix, logs_key, plan_key, result_key, rows_prefix
 from seatrial.core.rows import Row, by_trial, from_json
 from seatrial.effects.store import Store
 from seatrial.errors import NotFound, SeatrialError
+from seatrial.sdk.cluster import Cluster
 
 Raw = dict[str, Any]
 
@@ -198,6 +200,19 @@ def merge_trials(plan: Mapping[str, Any], rows: Iterable[Row], running: frozense
     ended = {row.trial: row for row in rows}
     tasks = plan["tasks"]
     return tuple(_record(item, tasks[item["task"]]["id"], ended.get(item["name"]), item["name"] in running) for item in plan["trials"])
+
+
+def task_groups(cluster: Cluster, plan: Mapping[str, Any], key: str) -> dict[str, str]:
+    """For each task of the plan what its Task says under ``key`` of ``spec.metadata``; ``-`` where it says nothing or is gone."""
+    wanted = {task["ref"].partition("#")[0]: task["id"] for task in plan["tasks"]}
+    groups = dict.fromkeys(wanted.values(), "-")
+    for namespace in {ref.partition("/")[0] for ref in wanted}:
+        for item in cluster.list(TASK, namespace=namespace):
+            native = wanted.get(f"{namespace}/{item['metadata']['name']}")
+            value = item["spec"].get("metadata", {}).get(key)
+            if native is not None and value is not None:
+                groups[native] = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    return groups
 
 
 def _record(item: Mapping[str, Any], task: str, row: Row | None, has_pod: bool) -> TrialRecord:
