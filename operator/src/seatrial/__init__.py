@@ -3,15 +3,19 @@
 The package stays importable with the standard library alone: the runner image carries it for ``contract`` and ``taskpkg.extract``.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from seatrial.sdk.evaluator import AsyncEvaluator, Evaluator
+    from seatrial.taskpkg.collection import discover_harbor_tasks
 
 __version__ = "0.1.0"
-__all__ = ["AsyncEvaluator", "Evaluator", "__version__"]
+__all__ = ["AsyncEvaluator", "Evaluator", "__version__", "discover_harbor_tasks"]
 
 
 def __getattr__(name: str) -> Any:
     """Load the SDK on first use, so that the runner and the operator never pay for it."""
-    if name in {"Evaluator", "AsyncEvaluator"}:
+    if name in {"Evaluator", "AsyncEvaluator", "discover_harbor_tasks"}:
         from seatrial import sdk
 
         return getattr(sdk, name)

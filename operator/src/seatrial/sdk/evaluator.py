@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
@@ -21,10 +21,13 @@ from typing import Any, ParamSpec, Self, TypeVar
 from seatrial.api.names import EVALJOB
 from seatrial.effects.store import Store, StoreSettings
 from seatrial.sdk.cluster import Cluster, ClusterSettings, Raw
-from seatrial.sdk.jobs import Job, submit
+from seatrial.sdk.jobs import Job, is_finished, submit
 from seatrial.sdk.publish import FoundSuite, Progress, PublishOptions, PublishReport, find_suite, publish
 from seatrial.sdk.request import JobRequest
+from seatrial.sdk.revisions import Revision
 from seatrial.sdk.storage import StoreOptions, store_settings
+from seatrial.sdk.tasks import PreparedTask, StoredObject, Tasks, Tasksets
+from seatrial.taskpkg.collection import HarborTask
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -72,6 +75,26 @@ class Evaluator:
                 given = self._given
                 self._opened = Store(given if isinstance(given, StoreSettings) else store_settings(self._cluster, given))
             return self._opened
+
+    @property
+    def tasks(self) -> Tasks:
+        """Tasks one by one."""
+        return Tasks(self._cluster, self.store)
+
+    @property
+    def tasksets(self) -> Tasksets:
+        """Tasksets one by one."""
+        return Tasksets(self._cluster, self.store)
+
+    @property
+    def results(self) -> Results:
+        """What jobs left."""
+        return Results(self._cluster, self.store)
+
+    @property
+    def agent_eval_results(self) -> Results:
+        """``results`` under NeMo's name."""
+        return self.results
 
     def check(self, path: str | Path, **options: Any) -> FoundSuite:
         """Check a task or a suite without publishing it; ``options`` are those of ``PublishOptions``."""
@@ -168,6 +191,109 @@ class AsyncJob:
         return call
 
 
+class Results:
+    """Results by job."""
+
+    def __init__(self, cluster: Cluster, store: Callable[[], Store]) -> None:
+        self._cluster, self._store = cluster, store
+
+    def list(self, *, job_id: str | None = None) -> Iterator[dict[str, Any]]:
+        """``{name, job_id, phase, summary}`` of the ended jobs; ``job_id`` is a job's name or UID."""
+        for raw in self._cluster.list(EVALJOB):
+            if is_finished(raw) and job_id in (None, raw["metadata"]["name"], raw["metadata"]["uid"]):
+                yield self._record(raw)
+
+    def retrieve(self, name: str) -> dict[str, Any]:
+        """The result of one job.
+
+        Raises:
+            NotFound: there is no such job.
+        """
+        return self._record(self._cluster.get(EVALJOB, name))
+
+    def _record(self, raw: Raw) -> dict[str, Any]:
+        job = Job(self._cluster, self._store, raw)
+        return {"name": job.name, "job_id": job.uid, "phase": job.phase, "summary": job.files.summary()}
+
+
+class AsyncTasks:
+    """``Tasks``, awaited."""
+
+    def __init__(self, inner: Tasks) -> None:
+        self._inner = inner
+
+    async def prepare(self, task: HarborTask, **options: Any) -> PreparedTask:
+        """As ``Tasks.prepare``."""
+        return await _in_thread(self._inner.prepare, task, **options)
+
+    async def create(self, name: str, *, task: HarborTask | PreparedTask, namespace: str | None = None, **options: Any) -> StoredObject:
+        """As ``Tasks.create``."""
+        return await _in_thread(self._inner.create, name, task=task, namespace=namespace, **options)
+
+    async def replace(self, name: str, *, task: HarborTask | PreparedTask, namespace: str | None = None, **options: Any) -> StoredObject:
+        """As ``Tasks.replace``."""
+        return await _in_thread(self._inner.replace, name, task=task, namespace=namespace, **options)
+
+    async def retrieve(
+        self, name: str, *, revision: str | int | None = None, tag: str | None = None, namespace: str | None = None
+    ) -> StoredObject:
+        """As ``Tasks.retrieve``."""
+        return await _in_thread(self._inner.retrieve, name, revision=revision, tag=tag, namespace=namespace)
+
+    async def list(self, **conditions: Any) -> list[StoredObject]:
+        """As ``Tasks.list``."""
+        return await _in_thread(lambda: [*self._inner.list(**conditions)])
+
+    async def list_revisions(self, name: str, *, namespace: str | None = None) -> tuple[Revision, ...]:
+        """As ``Tasks.list_revisions``."""
+        return await _in_thread(self._inner.list_revisions, name, namespace=namespace)
+
+    async def tag(self, name: str, *, tag: str, namespace: str | None = None) -> StoredObject:
+        """As ``Tasks.tag``."""
+        return await _in_thread(self._inner.tag, name, tag=tag, namespace=namespace)
+
+    async def delete(self, name: str, *, namespace: str | None = None) -> None:
+        """As ``Tasks.delete``."""
+        await _in_thread(self._inner.delete, name, namespace=namespace)
+
+
+class AsyncTasksets:
+    """``Tasksets``, awaited."""
+
+    def __init__(self, inner: Tasksets) -> None:
+        self._inner = inner
+
+    async def create(self, name: str, *, tasks: Sequence[str | StoredObject], namespace: str | None = None, **spec: Any) -> StoredObject:
+        """As ``Tasksets.create``."""
+        return await _in_thread(self._inner.create, name, tasks=tasks, namespace=namespace, **spec)
+
+    async def replace(self, name: str, *, tasks: Sequence[str | StoredObject], namespace: str | None = None, **spec: Any) -> StoredObject:
+        """As ``Tasksets.replace``."""
+        return await _in_thread(self._inner.replace, name, tasks=tasks, namespace=namespace, **spec)
+
+    async def retrieve(
+        self, name: str, *, revision: str | int | None = None, tag: str | None = None, namespace: str | None = None
+    ) -> StoredObject:
+        """As ``Tasksets.retrieve``."""
+        return await _in_thread(self._inner.retrieve, name, revision=revision, tag=tag, namespace=namespace)
+
+    async def list(self, **conditions: Any) -> list[StoredObject]:
+        """As ``Tasksets.list``."""
+        return await _in_thread(lambda: [*self._inner.list(**conditions)])
+
+    async def list_revisions(self, name: str, *, namespace: str | None = None) -> tuple[Revision, ...]:
+        """As ``Tasksets.list_revisions``."""
+        return await _in_thread(self._inner.list_revisions, name, namespace=namespace)
+
+    async def tag(self, name: str, *, tag: str, namespace: str | None = None) -> StoredObject:
+        """As ``Tasksets.tag``."""
+        return await _in_thread(self._inner.tag, name, tag=tag, namespace=namespace)
+
+    async def delete(self, name: str, *, namespace: str | None = None) -> None:
+        """As ``Tasksets.delete``."""
+        await _in_thread(self._inner.delete, name, namespace=namespace)
+
+
 class AsyncEvaluator:
     """``Evaluator`` with awaited calls, for use as ``async with AsyncEvaluator(...) as ev``. Each call takes a ``namespace`` of its own."""
 
@@ -198,6 +324,16 @@ class AsyncEvaluator:
     def namespace(self) -> str:
         """Where everything happens, unless a call says otherwise."""
         return self._inner.namespace
+
+    @property
+    def tasks(self) -> AsyncTasks:
+        """Tasks one by one; every call takes a ``namespace``."""
+        return AsyncTasks(self._inner.tasks)
+
+    @property
+    def tasksets(self) -> AsyncTasksets:
+        """Tasksets one by one; every call takes a ``namespace``."""
+        return AsyncTasksets(self._inner.tasksets)
 
     async def check(self, path: str | Path, **options: Any) -> FoundSuite:
         """As ``Evaluator.check``."""
