@@ -107,6 +107,8 @@ class Reason(StrEnum):
     """The agent cannot be driven by this version."""
     UNSUPPORTED_METRIC = "UnsupportedMetric"
     """The metric cannot be computed by this version."""
+    UNKNOWN_SCORE = "UnknownScore"
+    """A threshold names a score that no trial of the job can lead to."""
     TOO_MANY_TRIALS = "TooManyTrials"
     """Tasks times attempts exceed the operator's limit."""
     URL_LIFETIME_TOO_SHORT = "UrlLifetimeTooShort"

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 from seatrial.api.evaljob import MAX_TRIALS, AgentSpec, EvalJobSpec
 from seatrial.api.reasons import Reason
 from seatrial.core.expand import Trial, expand, select
+from seatrial.core.gates import unknown_score
 from seatrial.core.naming import TrialKey
 from seatrial.errors import SeatrialError
 from seatrial.taskpkg.model import NetworkMode, NetworkPolicy, TaskConfig, TaskOS, VerifierMode
@@ -153,6 +154,9 @@ def refuse_unsupported(spec: EvalJobSpec) -> None:
         raise PlanRefused(Reason.UNSUPPORTED, "spec.limits.maxCostUsd is not supported by this version: remove it")
     if any(metric.type == "script" for metric in spec.metrics):
         raise PlanRefused(Reason.UNSUPPORTED_METRIC, "spec.metrics: type script is not supported by this version; use another type")
+    for gate in spec.thresholds:
+        if (why := unknown_score(gate.score, spec)) is not None:
+            raise PlanRefused(Reason.UNKNOWN_SCORE, f"spec.thresholds: nothing can produce {why}")
     agent = spec.agent
     if agent.kind in ("image", "importPath"):
         raise PlanRefused(Reason.UNSUPPORTED_AGENT, f"spec.agent.{agent.kind} is not supported by this version; use name or command")

@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from seatrial.api.reasons import Reason
+from seatrial.core.frozen import PlanRefused
+from seatrial.core.gates import unknown_score
+from tests.builders import make_job
+
+
+@pytest.mark.parametrize(
+    ("name", "spec", "words"),
+    [
+        ("reward.mean", {}, None),
+        ("reward.mean.zero", {}, None),
+        ("any.key.mean", {}, None),
+        ("reward.pass@2", {"attempts": 2}, None),
+        ("reward.pass^2", {"attempts": 2}, None),
+        ("reward.max", {"metrics": [{"type": "mean"}, {"type": "max"}]}, None),
+        ("reward.max.zero", {"metrics": [{"type": "mean"}, {"type": "max", "missing": "zero"}]}, None),
+        ("reward", {}, "for example reward.mean"),
+        ("reward.avg", {}, "KEY.mean"),
+        ("reward.max", {}, "add {type: max} to spec.metrics"),
+        ("reward.max.zero", {"metrics": [{"type": "mean"}, {"type": "max"}]}, "missing: zero on the metric max"),
+        ("reward.pass@3", {"attempts": 2}, "needs 3 attempts, spec.attempts is 2"),
+        ("script.accuracy", {}, "no metric of type script"),
+    ],
+)
+def test_which_gates_can_be_met(name: str, spec: dict[str, Any], words: str | None) -> None:
+    found = unknown_score(name, make_job().spec(**spec).job_spec())
+    assert found is None if words is None else found is not None and words in found
+
+
+def test_a_gate_on_a_name_that_nothing_produces_is_refused_before_any_pod() -> None:
+    with pytest.raises(PlanRefused, match=r"nothing can produce reward\.avg") as refused:
+        make_job().spec(thresholds=[{"score": "reward.avg", "atLeast": 1.0}]).plan()
+    assert refused.value.reason is Reason.UNKNOWN_SCORE
