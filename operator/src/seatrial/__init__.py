@@ -3,11 +3,7 @@
 The package stays importable with the standard library alone: the runner image carries it for ``contract`` and ``taskpkg.extract``.
 """
 
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from seatrial.sdk.evaluator import AsyncEvaluator, Evaluator
-    from seatrial.taskpkg.collection import discover_harbor_tasks
+from typing import Any
 
 __version__ = "0.1.0"
 __all__ = ["AsyncEvaluator", "Evaluator", "__version__", "discover_harbor_tasks"]
