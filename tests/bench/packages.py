@@ -21,7 +21,7 @@ from .record import Figure, figure, record
 
 COMMAND = "python -m tests.bench.packages"
 TASKS = 5000
-ROUNDS = 3
+ROUNDS = 5
 
 
 def measure(base: Path) -> list[Figure]:
@@ -66,11 +66,12 @@ def _archive_figures(base: Path, kind: str, task: Path) -> list[Figure]:
     def clear() -> None:
         shutil.rmtree(out, ignore_errors=True)
 
-    pack = _seconds(lambda: pack_task(task, ours), before=lambda: ours.unlink(missing_ok=True))
-    tar_usual = _seconds(lambda: tar(tars, 6))
-    tar_best = _seconds(lambda: tar(best, 9))
-    baseline_extract = _seconds(untar, before=clear)
-    own_extract = _seconds(extract, before=clear)
+    pack, tar_usual, tar_best = _seconds(
+        (lambda: pack_task(task, ours), lambda: ours.unlink(missing_ok=True)),
+        (lambda: tar(tars, 6), lambda: None),
+        (lambda: tar(best, 9), lambda: None),
+    )
+    own_extract, baseline_extract = _seconds((extract, clear), (untar, clear))
     clear()
     same_level = "baseline: tar with gzip -9, the level that the archive format fixes"
     return [
@@ -98,19 +99,24 @@ def _check_figure(base: Path) -> Figure:
         assert len(results) == TASKS
         assert all(task.valid for task in results)
 
-    return figure(f"check of {TASKS} tasks", _seconds(check, rounds=1), "s", command=COMMAND, note="two processes; at most 20 s")
+    (seconds,) = _seconds((check, lambda: None), rounds=1)
+    return figure(f"check of {TASKS} tasks", seconds, "s", command=COMMAND, note="two processes; at most 20 s")
 
 
-def _seconds(action: Callable[[], object], *, before: Callable[[], object] = lambda: None, rounds: int = ROUNDS) -> float:
-    """The best of a few rounds."""
-    times = []
+Step = Callable[[], object]
+
+
+def _seconds(*measured: tuple[Step, Step], rounds: int = ROUNDS) -> list[float]:
+    """The best time of each action over some rounds, in turn, so that all meet the same noise; with what comes before each."""
+    best = [float("inf")] * len(measured)
     for _ in range(rounds):
-        before()
-        os.sync()
-        start = time.perf_counter()
-        action()
-        times.append(time.perf_counter() - start)
-    return min(times)
+        for index, (action, before) in enumerate(measured):
+            before()
+            os.sync()
+            start = time.perf_counter()
+            action()
+            best[index] = min(best[index], time.perf_counter() - start)
+    return best
 
 
 def main() -> None:
