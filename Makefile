@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 CLUSTER := $(PYTHON) tests/cluster
 ENVD_SOURCES := $(wildcard runner-image/envd/*.go runner-image/envd/go.*)
 
-.PHONY: help venv up down status kubeconfig images demo test test-static test-unit test-envd test-chart test-cluster \
+.PHONY: help venv lock up down status kubeconfig images demo test test-static test-unit test-envd test-chart test-cluster \
 	bench perf chaos fuzz conformance generate docs
 
 help: ## list the targets
@@ -26,9 +26,10 @@ $(VENV)/.complete: requirements/dev.txt pyproject.toml
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --editable .
 	@touch $@
 
-requirements/%.txt: pyproject.toml
-	$(BIN)/uv pip compile --quiet --no-header --no-emit-index-url --generate-hashes --python-version 3.11 \
-		--extra operator $(if $(filter dev,$*),--extra dev) pyproject.toml -o $@
+lock: venv ## pin the dependencies anew after a change of pyproject.toml
+	@$(BIN)/pip install --quiet --disable-pip-version-check uv
+	@for set in dev operator; do $(BIN)/uv pip compile --quiet --no-header --no-emit-index-url --generate-hashes --python-version 3.11 \
+		--extra operator $$([ $$set = operator ] || echo --extra dev) pyproject.toml -o requirements/$$set.txt; done
 
 # --- local cluster --------------------------------------------------------------------------------------------------------------------
 
