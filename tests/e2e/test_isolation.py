@@ -102,9 +102,17 @@ def test_no_right_in_the_cluster_lets_the_operator_exec_or_read_secrets(installe
         pod["spec"]["serviceAccountName"] for pod in installed.items("pods", "-n", SYSTEM, "-l", "app.kubernetes.io/name=seatrial")
     )
     who = f"system:serviceaccount:{SYSTEM}:{account}"
+    questions = (
+        "create pods --subresource=exec",
+        "get pods --subresource=log",
+        "get secrets",
+        "list secrets",
+        "create pods",
+        "delete pods",
+    )
     answers = {
         question: installed.kubectl("auth", "can-i", *question.split(), "-n", NAMESPACE, f"--as={who}", check=False).strip()
-        for question in ("create pods --subresource=exec", "get pods --subresource=log", "get secrets", "list secrets", "create pods", "delete pods")
+        for question in questions
     }
     assert answers == {
         "create pods --subresource=exec": "no",
