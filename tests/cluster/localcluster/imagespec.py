@@ -44,9 +44,7 @@ def own_images(checkout: Path) -> tuple[Image, ...]:
         Image(
             RUNNER_IMAGE,
             "runner-image/Dockerfile",
-            tuple(
-                checkout / name for name in ("runner-image/Dockerfile", "runner-image/src", "operator/src", "requirements/operator.txt")
-            ),
+            tuple(checkout / name for name in ("runner-image/Dockerfile", "runner-image/src", "operator/src", "requirements/operator.txt")),
             binaries=("envd",),
             needs_packages=True,
         ),
