@@ -196,7 +196,7 @@ class PodBuilder:
             Verdict(
                 trial=trial or self._trial,
                 retry=self._retry if retry is None else retry,
-                rewards=None if elsewhere else rewards,
+                rewards=None if elsewhere or rewards is None else dict(rewards),
                 rewards_elsewhere=elsewhere,
                 error=error,
                 stored=stored,

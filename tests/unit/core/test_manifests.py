@@ -92,7 +92,19 @@ def test_the_pod_itself_is_closed() -> None:
     assert "serviceAccountName" not in spec
 
 
-@pytest.mark.parametrize(("name", "uid"), [("stage", 10002), ("agent", 10001), ("verifier", 10002)])
+@pytest.mark.conforms("H-47")
+def test_stage_may_make_envd_setuid_and_become_another_user_and_nothing_more() -> None:
+    assert container(pod_of(make_job()), "stage")["securityContext"] == {
+        "runAsNonRoot": False,
+        "runAsUser": 0,
+        "runAsGroup": 0,
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"], "add": ["SETGID", "SETUID"]},
+    }
+
+
+@pytest.mark.parametrize(("name", "uid"), [("agent", 10001), ("verifier", 10002)])
 def test_our_containers_are_restricted(name: str, uid: int) -> None:
     assert container(pod_of(make_job()), name)["securityContext"] == {
         "runAsNonRoot": True,

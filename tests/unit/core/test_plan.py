@@ -439,7 +439,7 @@ def test_counts_always_add_up_and_a_plan_is_a_function(states: list[str]) -> Non
             case "starting":
                 starting.add((name, 0))
             case "scored" | "errored" | "cancelled":
-                rows.append(make_row(name, outcome=state))  # type: ignore[arg-type]
+                rows.append(make_row(name, outcome=state))
             case _:
                 pass
     observed = observe(job, *pods, rows=tuple(rows), starting=frozenset(starting))

@@ -8,10 +8,10 @@ from datetime import timedelta
 import pytest
 
 from seatrial.api.reasons import Reason
-from seatrial.contract import ErrorInfo, StageExit, Verdict
+from seatrial.contract import ErrorInfo, StageExit, Verdict, read_verdict, write_verdict
 from seatrial.core.policy import POLICIES, Budget
 from seatrial.core.rows import TrialError
-from seatrial.core.trial import Found, Judgement, Limits, Running, State, Unclear, Waiting, derive, read_result
+from seatrial.core.trial import Found, Judgement, Limits, Running, State, Unclear, Waiting, derive, judge, read_result
 from tests.builders import NOW, PodBuilder, ago, make_pod
 
 TRIAL = "task-0__abcdef0"
@@ -212,7 +212,8 @@ def test_the_jobs_error_policy_overrides_the_table() -> None:
 
 @pytest.mark.conforms("H-111")
 def test_a_verdict_without_reward_and_without_error_is_errored() -> None:
-    for rewards in (None, {}):
+    empty: dict[str, float] = {}
+    for rewards in (None, empty):
         assert reason_of(look(make_pod().verdict(rewards))) == Reason.REWARD_MISSING
 
 
@@ -363,3 +364,42 @@ def test_the_view_of_a_pod_is_a_value() -> None:
     assert replace(make_pod().view(), name="x") != make_pod().view()
     assert make_pod().created(10).view().created_at is not None
     assert ago(0) == "2026-03-04T12:00:00Z"
+
+
+@pytest.mark.conforms("H-35")
+def test_an_environment_that_exits_at_once_is_noticed_within_seconds() -> None:
+    pod = make_pod().running().terminated("environment", 3)
+    assert isinstance(look(pod), Waiting)
+    late = look(pod, later=LIMITS.exited, found=NOTHING_STORED)
+    assert reason_of(late) == Reason.ENVIRONMENT_EXITED
+    assert isinstance(late, Judgement)
+    assert late.error is not None
+    assert late.error.message == "the environment exited with code 3: its ENTRYPOINT must run its arguments or stay up"
+
+
+def test_a_trial_without_verification_is_done_and_misses_nothing() -> None:
+    verdict = Verdict(
+        trial=TRIAL,
+        retry=0,
+        rewards=None,
+        rewards_elsewhere=False,
+        error=None,
+        stored=True,
+        result_sha256="b" * 64,
+        logs_sha256=None,
+        seconds={},
+        tampered=False,
+        leftover_processes=0,
+        is_disabled=True,
+    )
+    state = judge(verdict, {})
+    assert (state.rewards, state.error, state.valid) == (None, None, True)
+    assert read_verdict(write_verdict(verdict).decode()) == verdict
+
+
+@pytest.mark.conforms("H-79")
+def test_an_error_of_a_step_decides_in_a_result_from_the_store_too() -> None:
+    error = {"type": "RewardFileNotFoundError", "cause": "verifier", "message": "none"}
+    body = {"trial_name": TRIAL, "verifier_result": {"rewards": {"reward": 1.0}}, "seatrial": {"retry": 0, "error": error}}
+    state = judge(read_result(body, trial=TRIAL, retry=0, sha256="b" * 64), {})
+    assert (state.rewards, state.valid) == ({"reward": 1.0}, False)

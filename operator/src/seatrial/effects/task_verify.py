@@ -20,9 +20,9 @@ from seatrial.effects.aiostore import AsyncStore
 from seatrial.effects.revisions import Revision, RevisionMismatch, Revisions
 from seatrial.effects.settings import Settings
 from seatrial.errors import Conflict, Forbidden, NotFound, SeatrialError
-from seatrial.taskpkg.check import check_task
 from seatrial.taskpkg.extract import ArchiveError, extract_archive
 from seatrial.taskpkg.instruction import record_instruction
+from seatrial.taskpkg.isolated import check_untrusted
 from seatrial.taskpkg.model import TaskConfig
 from seatrial.taskpkg.verification import COMPOSE_FILE, DOCKERFILE
 
@@ -128,7 +128,7 @@ class TaskVerifier:
 
 
 def _facts(root: Path) -> Facts:
-    checked = check_task(root)
+    checked = check_untrusted(root)
     faults = [problem for problem in checked.problems if problem.severity == "error"]
     if not checked.valid or checked.config is None or checked.digest is None:
         named = "; ".join(f"{problem.file}: {problem.message} ({problem.fix})" for problem in faults[:PROBLEMS])
