@@ -40,13 +40,14 @@ def tables() -> dict[str, Any]:
     return {
         name: json.loads(data) if name.endswith(".json") else [json.loads(line) for line in data.splitlines()]
         for name, data in built.items()
+        if name != "report.html"
     }
 
 
 @pytest.mark.conforms("N-133", "N-209")
 def test_the_files_and_their_form() -> None:
     built = build_tables(JOB.plan(), JOB.job_spec(), history())
-    assert list(built) == ["metadata.json", "tasks.jsonl", "trials.jsonl", "scores.jsonl", "summary.json"]
+    assert list(built) == ["metadata.json", "tasks.jsonl", "trials.jsonl", "scores.jsonl", "report.html", "summary.json"]
     for name, data in built.items():
         assert data.endswith(b"\n")
         if name.endswith(".json"):

@@ -1,4 +1,6 @@
-"""The bundle of an ended job: metadata.json, tasks.jsonl, trials.jsonl, scores.jsonl, summary.json. Same plan and rows, same bytes.
+"""The bundle of an ended job: metadata.json, tasks.jsonl, trials.jsonl, scores.jsonl, report.html, summary.json.
+
+The same plan and rows give the same bytes.
 
 Names and fields: nemo.md 27.1. References to evidence are relative to the bundle's folder, so a copy of it stays whole.
 """
@@ -18,8 +20,9 @@ from seatrial.core.frozen import FrozenPlan, config_to_json
 from seatrial.core.observe import parse_time
 from seatrial.core.rows import Row
 from seatrial.core.scores import Summary
-from seatrial.core.status import job_summary
+from seatrial.core.status import job_summary, judge_thresholds
 from seatrial.scoring.groups import group_failures
+from seatrial.scoring.report import build_report
 from seatrial.scoring.rewards import DEFAULT_REWARD, REWARD_METRIC
 from seatrial.scoring.summary import build_summary
 
@@ -50,12 +53,16 @@ def build_tables(plan: FrozenPlan, spec: EvalJobSpec, by_trial: Mapping[str, Seq
         if row.outcome != "cancelled":
             found = diagnostics.get(row.trial, [])
             scores.append(score_record(row, run=run, task=trial.key.task, index=index, primary=summary.primary, diagnostics=found))
+    about = metadata(plan, [row for _, history in ended for row in history])
+    numbers = summary_document(plan, summary, by_trial)
+    numbers["thresholds"] = [gate.raw() for gate in judge_thresholds(spec, summary)]
     return {
-        "metadata.json": document(metadata(plan, [row for _, history in ended for row in history])),
+        "metadata.json": document(about),
         "tasks.jsonl": lines(task_record(plan, index) for index in range(len(plan.tasks))),
         "trials.jsonl": lines(trials),
         "scores.jsonl": lines(scores),
-        "summary.json": document(summary_document(plan, summary, by_trial)),
+        "report.html": build_report(about, numbers, trials),
+        "summary.json": document(numbers),
     }
 
 

@@ -155,4 +155,4 @@ async def save_results(store: AsyncStore, plan: FrozenPlan, spec: EvalJobSpec, l
 
 
 def _type(name: str) -> str:
-    return "application/json" if name.endswith(".json") else "application/x-ndjson"
+    return {"json": "application/json", "html": "text/html; charset=utf-8"}.get(name.rpartition(".")[2], "application/x-ndjson")
