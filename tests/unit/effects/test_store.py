@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import datetime
 import hashlib
 import os
@@ -62,6 +63,14 @@ def test_other_bytes_of_the_same_length_are_noticed(real: Store) -> None:
     real.put(KEY, b"abc")
     with pytest.raises(AlreadyExists):
         real.put_new(KEY, b"abd")
+
+
+def test_bytes_that_change_on_the_way_are_refused_by_the_server(real: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert real.put_new(KEY, b"one", read_back=False) is Put.CREATED
+    monkeypatch.setattr(store_module, "_md5", lambda data: base64.b64encode(hashlib.md5(b"other").digest()).decode())
+    with pytest.raises(SeatrialError, match="BadDigest"):
+        real.put_new(f"{KEY}2", b"one", read_back=False)
+    assert [entry.key for entry in real.list("filesets/")] == [KEY]
 
 
 def test_an_empty_object_can_be_created_once(real: Store) -> None:

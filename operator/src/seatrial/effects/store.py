@@ -9,6 +9,7 @@ A ``Store`` may be shared between threads, not between processes.
 
 from __future__ import annotations
 
+import base64
 import datetime
 import email.utils
 import enum
@@ -179,7 +180,8 @@ class Store:
             key: object key.
             data: the bytes, or a file that is streamed (in parts when it is longer than ``PART_BYTES``).
             content_type: stored with the object.
-            read_back: read the object again and compare size and SHA-256.
+            read_back: read the object again and compare size and SHA-256. Without it the server checks what arrived (Content-MD5),
+                except for files in parts; for callers whose bytes somebody reads and checks anyway.
 
         Raises:
             AlreadyExists: the key holds other bytes.
@@ -189,8 +191,11 @@ class Store:
         digest = _sha256(data)
         if size > ASK_FIRST_BYTES and self._is_there(key):
             return self._compare(key, size, digest)
-        send = self._put_in_parts if size > PART_BYTES and isinstance(data, Path) else self._put_conditionally
-        if not send(key, data, size, content_type):
+        if size > PART_BYTES and isinstance(data, Path):
+            created = self._put_in_parts(key, data, size, content_type)
+        else:
+            created = self._put_conditionally(key, data, size, content_type, md5=None if read_back else _md5(data))
+        if not created:
             return self._compare(key, size, digest)
         if read_back and self._content(key, limit=size + 1) != (size, digest):
             raise UploadUnverified(f"the store gave back other bytes than were sent to {self._name(key)}: check the store, then repeat")
@@ -300,20 +305,20 @@ class Store:
             extra_query_params=dict(query or {}),
         )
 
-    def _put_conditionally(self, key: str, data: bytes | Path, size: int, content_type: str) -> bool:
+    def _put_conditionally(self, key: str, data: bytes | Path, size: int, content_type: str, *, md5: str | None) -> bool:
         """True: stored by us. False: the key exists."""
 
         def send() -> bool:
             with _opened(data) as (body, _):
                 headers = {"If-None-Match": "*", "Content-Type": content_type, "Content-Length": str(size)}
+                if md5 is not None:
+                    headers["Content-MD5"] = md5
                 return self._accepts_new(lambda: self._call("PUT", key, {}, headers=headers, body=body))
 
         return self._repeat("put", key, send)
 
-    def _put_in_parts(self, key: str, data: bytes | Path, size: int, content_type: str) -> bool:
+    def _put_in_parts(self, key: str, data: Path, size: int, content_type: str) -> bool:
         """As ``_put_conditionally``; the condition is checked when the parts become an object."""
-        if not isinstance(data, Path):
-            raise TypeError("only files are sent in parts")
         answer = self._repeat("put", key, lambda: self._call("POST", key, {"uploads": ""}, headers={"Content-Type": content_type}))
         upload = _xml_text(answer, "UploadId")
         try:
@@ -596,6 +601,15 @@ def _sha256(data: bytes | Path) -> str:
         return hashlib.sha256(data).hexdigest()
     with data.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _md5(data: bytes | Path) -> str:
+    """What the header Content-MD5 carries; against accidents on the way, not against attackers."""
+    digest = hashlib.md5(usedforsecurity=False)
+    with _opened(data) as (stream, _):
+        while block := stream.read(BLOCK_BYTES):
+            digest.update(block)
+    return base64.b64encode(digest.digest()).decode()
 
 
 @contextmanager

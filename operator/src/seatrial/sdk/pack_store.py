@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import itertools
+import os
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,7 +61,15 @@ class Stored(NamedTuple):
     message: str = ""
 
 
-def pack_and_store(folder: str, *, settings: StoreSettings | None, destination: Destination, default_image: str | None) -> Stored:
+def pack_and_store(
+    folder: str,
+    *,
+    settings: StoreSettings | None,
+    destination: Destination,
+    default_image: str | None,
+    scratch: str,
+    read_back: bool = True,
+) -> Stored:
     """Pack and store one task; faults are an outcome, so that one bad task does not end the others.
 
     Args:
@@ -67,23 +77,33 @@ def pack_and_store(folder: str, *, settings: StoreSettings | None, destination: 
         settings: None: pack only.
         destination: where to.
         default_image: image for a task that names none and builds none.
+        scratch: an existing folder for the archive until it is sent; nothing stays in it.
+        read_back: see ``Store.put_new``.
     """
     source = Path(folder)
-    with tempfile.TemporaryDirectory(prefix="seatrial-pack-") as scratch:
-        try:
-            if default_image is not None and needs_image(source):
-                capture(source, Path(scratch))
-                source = Path(scratch) / source.name
-                set_docker_image(source, default_image)
-            packed = pack_task(source, Path(scratch) / f"{source.name}.{ARCHIVE_NAME}")
-            path = destination.path(source.name, packed.sha256)
-            outcome: Literal["created", "same", "packed"] = "packed"
-            if settings is not None:
-                put = _store(settings).put_new(destination.key(path), packed.path, content_type=CONTENT_TYPE)
-                outcome = "created" if put is Put.CREATED else "same"
-            return Stored(folder, destination.ref(path), packed.sha256, packed.size_bytes, outcome)
-        except (SeatrialError, OSError) as error:
-            return Stored(folder, message=str(error))
+    # One folder for all: making and removing one a task costs as much as packing a small task.
+    archive = Path(scratch) / f"{os.getpid()}-{next(_numbers)}"
+    try:
+        if default_image is not None and needs_image(source):
+            with tempfile.TemporaryDirectory(dir=scratch) as copy:
+                capture(source, Path(copy))
+                set_docker_image(Path(copy) / source.name, default_image)
+                packed = pack_task(Path(copy) / source.name, archive)
+        else:
+            packed = pack_task(source, archive)
+        path = destination.path(source.name, packed.sha256)
+        outcome: Literal["created", "same", "packed"] = "packed"
+        if settings is not None:
+            put = _store(settings).put_new(destination.key(path), archive, content_type=CONTENT_TYPE, read_back=read_back)
+            outcome = "created" if put is Put.CREATED else "same"
+        return Stored(folder, destination.ref(path), packed.sha256, packed.size_bytes, outcome)
+    except (SeatrialError, OSError) as error:
+        return Stored(folder, message=str(error))
+    finally:
+        archive.unlink(missing_ok=True)
+
+
+_numbers = itertools.count()
 
 
 @functools.cache

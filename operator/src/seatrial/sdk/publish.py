@@ -13,6 +13,7 @@ import json
 import multiprocessing
 import os
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -364,14 +365,17 @@ def _store_all(
     settings: StoreSettings,
     progress: Callable[[Progress], None],
 ) -> Iterator[Stored]:
-    work = functools.partial(
-        pack_and_store,
-        settings=None if options.dry_run else settings,
-        destination=destination,
-        default_image=options.default_image,
-    )
     folders = [str(task.path) for task in tasks]
-    with _pool(options, len(folders)) as pool:
+    with tempfile.TemporaryDirectory(prefix="seatrial-publish-") as scratch, _pool(options, len(folders)) as pool:
+        work = functools.partial(
+            pack_and_store,
+            settings=None if options.dry_run else settings,
+            destination=destination,
+            default_image=options.default_image,
+            scratch=scratch,
+            # The operator reads, checks and extracts each archive before the task is verified, and that is waited for.
+            read_back=False,
+        )
         for done, item in enumerate(pool.map(work, folders), 1):
             progress(Progress("pack" if options.dry_run else "upload", done, len(folders), Path(item.folder).name))
             yield item

@@ -6,6 +6,7 @@ Source: nemo.md sections 7, 9 to 12. Every write waits until the operator has ju
 from __future__ import annotations
 
 import re
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -205,7 +206,14 @@ class Tasks(_Collection):
         options = PublishOptions(fileset=fileset_ref, prefix=path_prefix)
         destination = parse_destination(options, namespace or self._cluster.namespace)
         checked = _same_package(task, default_image)
-        stored = pack_and_store(str(task.source_dir), settings=self._store().settings, destination=destination, default_image=default_image)
+        with tempfile.TemporaryDirectory(prefix="seatrial-publish-") as scratch:
+            stored = pack_and_store(
+                str(task.source_dir),
+                settings=self._store().settings,
+                destination=destination,
+                default_image=default_image,
+                scratch=scratch,
+            )
         _require_stored(stored)
         metadata = task_metadata(checked)
         spec = {
