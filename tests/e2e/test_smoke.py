@@ -129,6 +129,10 @@ def test_logs_of_a_trial_show_what_its_tests_printed(installed: Cluster, finishe
     assert "/tests/expected.txt: No such file or directory" in shown
 
 
+def test_the_command_is_found_as_a_kubectl_plugin(installed: Cluster) -> None:
+    assert installed.kubectl("seatrial", "version") == installed.seatrial("version").out
+
+
 # --- every ending ---------------------------------------------------------------------------------------------------------------------
 
 
