@@ -33,7 +33,8 @@ import (
 	"time"
 )
 
-const defaultCtl = "/seatrial/ctl"
+// defaultCtl is the one folder that a setuid envd dials in; a variable, so that a test can build envd for a folder of its own.
+var defaultCtl = "/seatrial/ctl"
 
 // version is set by the build.
 var version = "dev"
@@ -58,6 +59,9 @@ func run(argv []string) int {
 		return 0
 	}
 	o, err := parseOptions(argv[1:])
+	if err == nil && isSetuid() && o.ctl != defaultCtl {
+		err = fmt.Errorf("--ctl is not for a user whom the program makes root")
+	}
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "envd: %v\n%s", err, usage)
 		return 2

@@ -66,6 +66,10 @@ func parseOptions(args []string) (options, error) {
 	return o, nil
 }
 
+// isSetuid tells whether the file's owner gave this process more rights than its caller has. Any process of the container can start such an
+// envd, so it serves nobody but the runners, whose sockets are gone once an envd has connected, and it passes on no signal.
+func isSetuid() bool { return os.Geteuid() != os.Getuid() }
+
 func (o options) args() []string {
 	return []string{"--ctl=" + o.ctl, "--patience=" + o.patience.String(), "--term-time=" + o.termTime.String()}
 }
@@ -216,6 +220,9 @@ func standBy(o options, folder *os.File, ends *watchedEnd, terminate <-chan os.S
 	for {
 		select {
 		case <-terminate:
+			if isSetuid() && os.Getpid() != 1 {
+				continue
+			}
 			for _, pid := range otherEnvds() {
 				_ = syscall.Kill(pid, syscall.SIGTERM) // it may have ended meanwhile
 			}

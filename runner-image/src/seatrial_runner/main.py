@@ -27,9 +27,10 @@ def run(arguments: Sequence[str]) -> int:
     paths = paths_of(os.environ)
     match list(arguments):
         case ["stage"]:
+            from seatrial.contract import STAGE_UID
             from seatrial_runner import stage
 
-            return stage.run(paths, os.environ)
+            return stage.run(paths, os.environ, become=STAGE_UID)
         case ["agent"]:
             from seatrial_runner import agent
 

@@ -41,9 +41,17 @@ class StageFailed(Exception):
         self.message = message
 
 
-def run(paths: Paths, environ: Mapping[str, str], *, patience: Patience = PATIENCE) -> int:
-    """Do it all; returns a ``StageExit``. The termination message is written on failure only."""
+def run(paths: Paths, environ: Mapping[str, str], *, patience: Patience = PATIENCE, become: int | None = None) -> int:
+    """Do it all; returns a ``StageExit``. The termination message is written on failure only.
+
+    Args:
+        become: uid and gid to go on as once the tools are installed, where it starts as root. Only envd needs root: it is setuid, because
+            Harbor's own steps are root's also in an image whose USER is not. Nothing of the archive is touched before.
+    """
     try:
+        _install_tools(paths)
+        if become is not None and os.geteuid() == 0:
+            _give_up_root(become)
         _stage(paths, environ, patience)
     except StageFailed as error:
         return _failed(paths, error.code, error.message)
@@ -58,7 +66,6 @@ def run(paths: Paths, environ: Mapping[str, str], *, patience: Patience = PATIEN
 
 def _stage(paths: Paths, environ: Mapping[str, str], patience: Patience) -> None:
     trial = contract.decode_input(environ[contract.VAR_INPUT])
-    _install_tools(paths)
     extracted = Path(paths.task, ".extracted")
     for leftover in (extracted, Path(paths.task, contract.AGENT), Path(paths.task, contract.VERIFIER)):
         # A restarted Pod sandbox runs init containers again on the same volumes.
@@ -74,8 +81,15 @@ def _install_tools(paths: Paths) -> None:
         source = Path(paths.tools, name)
         if name == "envd" or source.exists():
             target = Path(paths.bin, name)
+            target.unlink(missing_ok=True)
             shutil.copyfile(source, target)
-            target.chmod(0o755)
+            target.chmod(0o4755 if name == "envd" and os.geteuid() == 0 else 0o755)
+
+
+def _give_up_root(uid: int) -> None:
+    os.setgroups([])
+    os.setresgid(uid, uid, uid)
+    os.setresuid(uid, uid, uid)
 
 
 def _fetch(paths: Paths, environ: Mapping[str, str], target: Path, patience: Patience) -> str:

@@ -99,12 +99,18 @@ class Environment:
             process.wait(20)
 
 
+def build_envd(target: Path, *, default_ctl: Path | None = None) -> None:
+    """Build as the image build does; ``default_ctl`` instead of a Pod's folder, which is the only one that a setuid envd takes."""
+    flags = "-s -w" + (f" -X main.defaultCtl={default_ctl}" if default_ctl is not None else "")
+    command = ["go", "build", "-trimpath", f"-ldflags={flags}", "-o", target, "."]
+    subprocess.run(command, cwd=SOURCE, env={**os.environ, "CGO_ENABLED": "0"}, check=True)
+
+
 @pytest.fixture(scope="session")
 def envd_binary(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built once, as the image build does, and readable by any user."""
+    """Built once and readable by any user."""
     target = tmp_path_factory.mktemp("envd") / "envd"
-    environment = {**os.environ, "CGO_ENABLED": "0"}
-    subprocess.run(["go", "build", "-trimpath", "-ldflags=-s -w", "-o", target, "."], cwd=SOURCE, env=environment, check=True)
+    build_envd(target)
     return target
 
 

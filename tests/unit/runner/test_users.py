@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib  # noqa: F401 - loaded before the users change: they may not be able to read the interpreter's files
 import os
+import stat
 import traceback
 from collections.abc import Callable
 from datetime import datetime  # noqa: F401
@@ -102,3 +103,25 @@ def test_the_agents_user_reads_its_own_folder_and_never_the_tests(pod: Pod) -> N
         for name in ("agent/solution.tar", "agent/input.json", "verifier/tests.tar", "verifier/input.json")
     }
     assert readable == {"agent/solution.tar": 0, "agent/input.json": 0, "verifier/tests.tar": 13, "verifier/input.json": 13}
+
+
+@pytest.mark.conforms("H-47")
+def test_stage_as_root_makes_envd_setuid_and_touches_the_archive_as_another_user(pod: Pod) -> None:
+    open_volumes(pod)
+    (pod.root / "tools/envd").write_bytes(pod.envd.read_bytes())
+    environ = {
+        contract.VAR_INPUT: contract.encode_input(pod.trial),
+        contract.VAR_ARCHIVE_URL: pod.store.url("archive"),
+        contract.VAR_ARCHIVE_SHA256: pod.publish(),
+    }
+
+    def run_stage() -> None:
+        assert stage.run(pod.paths(""), environ, patience=QUICK, become=contract.STAGE_UID) == 0
+        assert os.getresuid() == (contract.STAGE_UID,) * 3
+        assert os.getresgid() == (contract.STAGE_UID,) * 3
+
+    assert end_of(start_as(0, run_stage)) == 0
+    envd = (pod.root / "bin/envd").stat()
+    assert (envd.st_uid, stat.S_IMODE(envd.st_mode)) == (0, 0o4755)
+    owners = {path.stat().st_uid for path in (pod.root / "task").rglob("*")}
+    assert owners == {contract.STAGE_UID}

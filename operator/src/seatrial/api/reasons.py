@@ -217,6 +217,8 @@ class Reason(StrEnum):
     """The node vanished or stopped reporting."""
     NODE_SHUTDOWN = "NodeShutdown"
     """The node was shut down."""
+    ENVIRONMENT_EXITED = "EnvironmentExited"
+    """The task's container ended while the trial went on: its ENTRYPOINT, or what the agent did to it."""
     OOM_KILLED = "OOMKilled"
     """A container was killed for memory."""
     DEADLINE_EXCEEDED = "DeadlineExceeded"

@@ -181,7 +181,7 @@ def url_seconds(task: PlannedTask, spec: EvalJobSpec, settings: PodSettings) -> 
 
 
 def _stage(task: PlannedTask, urls: Urls, encoded_input: str, settings: PodSettings) -> dict[str, Any]:
-    return _runner_container(
+    container = _runner_container(
         contract.STAGE,
         contract.STAGE_UID,
         settings,
@@ -193,6 +193,15 @@ def _stage(task: PlannedTask, urls: Urls, encoded_input: str, settings: PodSetti
         mounts=[_mount("bin", contract.BIN_DIR), _mount("task", contract.TASK_DIR), _mount("run", contract.RUN_DIR)],
         tmp="tmp-verifier",
     )
+    # It installs envd setuid root, so that Harbor's root steps work in an image whose USER is another, and becomes STAGE_UID before it
+    # touches the archive.
+    container["securityContext"] |= {
+        "runAsNonRoot": False,
+        "runAsUser": 0,
+        "runAsGroup": 0,
+        "capabilities": {"drop": ["ALL"], "add": ["SETGID", "SETUID"]},
+    }
+    return container
 
 
 def _environment(task: PlannedTask, spec: EvalJobSpec, settings: PodSettings) -> dict[str, Any]:

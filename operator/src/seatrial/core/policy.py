@@ -76,6 +76,7 @@ POLICIES: Final[Mapping[Reason, Policy]] = {
     Reason.DRAINED: Policy(Budget.FREE, "infrastructure", _LOST),
     Reason.NODE_LOST: Policy(Budget.FREE, "infrastructure", _LOST),
     Reason.NODE_SHUTDOWN: Policy(Budget.FREE, "infrastructure", _LOST),
+    Reason.ENVIRONMENT_EXITED: Policy(Budget.COUNTED, "environment", _LOST),
     Reason.OOM_KILLED: Policy(Budget.COUNTED, "environment", _OOM),
     Reason.DEADLINE_EXCEEDED: Policy(Budget.NONE, "environment", "VerifierTimeoutError"),
     Reason.POD_DELETED: Policy(Budget.COUNTED, "infrastructure", _LOST),

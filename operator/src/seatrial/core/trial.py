@@ -53,6 +53,12 @@ class Limits(NamedTuple):
     never_grace: float = 30.0
     start: float = 600.0
     """Volumes, sandbox, network."""
+    soon: float = 10.0
+    """An environment that lives no longer may have ended before envd could connect, and then nobody in the Pod knows of it."""
+    exited: float = 15.0
+    """How long the verifier may still work after the end of such an environment."""
+    evidence: float = 600.0
+    """How long it may work after the end of any other: it knows, and saves what there is."""
 
 
 class Found(NamedTuple):
@@ -121,8 +127,9 @@ def derive(
     2. the stage container failed -> Judgement by its exit code
     3. the Pod as a whole ended: evicted, preempted, refused by the node, deadline -> by its reason
     4. a container could not start, or waits past its grace -> by its reason
-    5. the verifier ended, or the Pod is gone, without a verdict -> by the containers, the disruption, else missing
-    6. waiting -> Waiting; otherwise Running
+    5. the environment ended and the verifier goes on past its time -> environment exited
+    6. the verifier ended, or the Pod is gone, without a verdict -> by the containers, the disruption, else missing
+    7. waiting -> Waiting; otherwise Running
 
     Args:
         pod: the newest view, or the last one if the Pod is ``gone``.
@@ -130,7 +137,7 @@ def derive(
         found: what the store holds; None if it was not asked.
         overrides: the job's error policy.
 
-    In 3 (once containers could run) and 5 the answer is Unclear until ``found`` is given.
+    In 3 (once containers could run), 5 and 6 the answer is Unclear until ``found`` is given.
     """
     verdict, note = _verdict(pod, trial=trial, retry=retry)
     if verdict is None and found is not None:
@@ -146,7 +153,7 @@ def derive(
 
     state: Judgement | Waiting | None = _stage_failure(pod) or _pod_failure(pod, gone=gone) or _start_failure(pod)
     if state is None:
-        state = _waiting(pod, now=now, limits=limits) if not gone else None
+        state = (_waiting(pod, now=now, limits=limits) or _environment_exited(pod, now=now, limits=limits)) if not gone else None
     if state is None:
         state = _end_without_verdict(pod, gone=gone, note=note, stopped=verdict)
     if isinstance(state, Judgement) and found is None and _verifier_ran(pod):
@@ -447,7 +454,26 @@ def _after(
     return Waiting(reason, message, deadline=datetime.fromtimestamp(deadline, tz=now.tzinfo))
 
 
-# --- 5: the end without a verdict ----------------------------------------------------------------------------------------------------
+# --- 5: the environment is gone ------------------------------------------------------------------------------------------------------
+
+
+def _environment_exited(pod: PodView, *, now: datetime, limits: Limits) -> Judgement | Waiting | None:
+    """The environment's container ended while the verifier's runs. Where envd had connected the verifier knows, and ends soon."""
+    environment, verifier = pod.container(ENVIRONMENT), pod.container(VERIFIER)
+    if environment is None or environment.phase != "terminated" or verifier is None or verifier.phase != "running" or pod.deleting:
+        return None
+    started, finished = environment.started_at, environment.finished_at
+    if environment.reason == "OOMKilled":
+        reason, text = Reason.OOM_KILLED, f"container environment was killed for memory (exit {environment.exit_code}); raise its memory"
+    else:
+        reason = Reason.ENVIRONMENT_EXITED
+        text = f"the environment exited with code {environment.exit_code}: its ENTRYPOINT must run its arguments or stay up"
+    is_soon = started is None or finished is None or (finished - started).total_seconds() < limits.soon
+    judgement = failure(reason, text)
+    return _after(finished, limits.exited if is_soon else limits.evidence, now=now, reason=reason, message=text, judgement=judgement)
+
+
+# --- 6: the end without a verdict ----------------------------------------------------------------------------------------------------
 
 
 def _end_without_verdict(pod: PodView, *, gone: bool, note: str, stopped: Verdict | None) -> Judgement | None:

@@ -1,0 +1,357 @@
+"""What a Harbor task may ask for, on the real cluster: kinds of images, users, steps, variables, endings.
+
+All tasks run in a few jobs, because a job costs more than a trial; each test reads its own row.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .harness import REPOSITORY, Cluster, evaljob, unique
+
+pytestmark = pytest.mark.cluster
+NAMESPACE = "life"
+IMAGE = "seatrial.local/smoke/hello-pass:dev"
+NOT_ROOT = "seatrial.local/life/not-root:dev"
+PASS = "echo 1 > /logs/verifier/reward.txt"
+TOP = """schema_version = "1.4"
+artifacts = [{artifacts}]
+[task]
+name = "cases/{name}"
+[environment]
+docker_image = "{image}"
+cpus = 0.05
+memory_mb = {memory}
+build_timeout_sec = 120.0
+"""
+
+
+def write(folder: Path, name: str, files: Mapping[str, str]) -> None:
+    for path, text in files.items():
+        file = folder / name / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+        if path.endswith(".sh"):
+            file.chmod(0o755)
+
+
+def case(
+    folder: Path,
+    name: str,
+    *,
+    solve: str = "true",
+    test: str = PASS,
+    image: str = IMAGE,
+    memory: int = 64,
+    environment: str = "",
+    sections: str = "",
+    artifacts: str = "",
+    files: Mapping[str, str] | None = None,
+) -> None:
+    """A task of one case: ``environment`` are lines of that section, ``sections`` whole ones."""
+    limits = "" if "[agent]" in sections else "[agent]\ntimeout_sec = 60.0\n"
+    top = TOP.format(name=name, image=image, memory=memory, artifacts=artifacts)
+    plain = {
+        "task.toml": f"{top}{environment}\n{limits}{sections}\n",
+        "instruction.md": f"Case {name}.\n",
+        "environment/note.txt": "loose\n",
+        "solution/solve.sh": f"#!/bin/sh\n{solve}\n",
+        "tests/test.sh": f"#!/bin/sh\n{test}\n",
+    }
+    write(folder, name, {**plain, **(files or {})})
+
+
+class Finished:
+    """A job that ended: rows by the last part of the task's name."""
+
+    def __init__(self, cluster: Cluster, name: str) -> None:
+        self.cluster, self.name = cluster, name
+        self.status = cluster.job(name, NAMESPACE)["status"]
+        self.rows = {row["task"].rpartition("/")[2]: row for row in cluster.rows(name, NAMESPACE)}
+
+    def __getitem__(self, task: str) -> tuple[float | None, str | None]:
+        """Reward and error type."""
+        row = self.rows[task]
+        return (row.get("rewards") or {}).get("reward"), (row.get("error") or {}).get("type")
+
+    def result(self, task: str) -> dict[str, Any]:
+        value: dict[str, Any] = json.loads(self._object(task, "result.json"))
+        return value
+
+    def logs(self, task: str) -> dict[str, bytes]:
+        found = {}
+        with tarfile.open(fileobj=io.BytesIO(self._object(task, "logs.tar.gz"))) as tar:
+            for member in tar:
+                file = tar.extractfile(member)
+                if member.isreg() and file is not None:
+                    found[member.name] = file.read()
+        return found
+
+    def _object(self, task: str, name: str) -> bytes:
+        row = self.rows[task]
+        key = f"{self.cluster.prefix(self.name, NAMESPACE)}trials/{row['trial']}/{row['retry']}/{name}"
+        return bytes(self.cluster.store().get(key, max_bytes=256 * 1024 * 1024))
+
+
+@pytest.fixture(scope="module")
+def life(cluster: Cluster) -> Cluster:
+    cluster.run("python3", "tests/cluster", "install", "--namespace", NAMESPACE, timeout=300)
+    return cluster
+
+
+def run_job(cluster: Cluster, suite: Path, stem: str, **spec: Any) -> Finished:
+    name = unique(stem)
+    cluster.seatrial("publish", str(suite), "--taskset", name, "--namespace", NAMESPACE)
+    cluster.apply(evaljob(name, NAMESPACE, taskset=name, concurrency=8, **spec))
+    cluster.finished(name, NAMESPACE, timeout=240)
+    return Finished(cluster, name)
+
+
+# --- images --------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def images(life: Cluster) -> Finished:
+    return run_job(life, REPOSITORY / "tests/e2e/suites/life", "images")
+
+
+@pytest.mark.conforms("H-35")
+@pytest.mark.parametrize("task", ["stays-up", "sets-up"])
+def test_an_entrypoint_is_kept_whether_it_runs_its_arguments_or_not(images: Finished, task: str) -> None:
+    assert images[task] == (1.0, None)
+
+
+def test_an_entrypoint_that_exits_at_once_is_no_timeout(images: Finished) -> None:
+    assert images["exits"] == (None, "EnvironmentExited")
+    row = images.rows["exits"]
+    assert row["error"]["cause"] == "environment"
+    assert "exited with code 3" in row["error"]["message"]
+
+
+@pytest.mark.conforms("H-47")
+def test_root_steps_work_in_an_image_whose_user_is_not_root(images: Finished) -> None:
+    assert images["not-root"] == (1.0, None)
+
+
+@pytest.mark.conforms("H-38")
+def test_an_image_without_bash_runs_its_commands_with_sh(images: Finished) -> None:
+    assert images["no-bash"] == (1.0, None)
+
+
+def test_an_image_without_a_shell_is_refused_by_name(images: Finished) -> None:
+    assert images["no-shell"] == (None, "CommandNotStarted")
+    assert "neither bash nor sh" in images.rows["no-shell"]["error"]["message"]
+
+
+# --- tasks ---------------------------------------------------------------------------------------------------------------------------
+
+
+def _steps(folder: Path) -> None:
+    first = '[[steps]]\nname = "first"\n[steps.agent]\ntimeout_sec = 60.0\n'
+    second = '[[steps]]\nname = "second"\nmin_reward = 0.5\n[steps.agent]\nuser = "nobody"\ntimeout_sec = 60.0\n'
+    third = '[[steps]]\nname = "third"\n'
+    case(folder, "steps", sections=f'[agent]\ntimeout_sec = 60.0\n{first}{second}{third}', files={
+        "steps/first/instruction.md": "first",
+        "steps/first/workdir/setup.sh": "id -un > /app/first; echo set > /app/state\n",
+        "steps/first/tests/test.sh": '#!/bin/sh\n[ "$(cat /app/first)" = root ] && echo 1 > /logs/verifier/reward.txt\n',
+        "steps/second/instruction.md": "second",
+        "steps/second/solution/solve.sh": "#!/bin/sh\nid -un; cat /app/state\n",
+        "steps/second/tests/test.sh": '#!/bin/sh\n[ "$(cat /logs/agent/oracle.txt)" = "nobody\nset" ] && echo 0.25 > /logs/verifier/reward.txt\n',
+        "steps/third/instruction.md": "third",
+    })  # fmt: skip
+    many = "".join(f'[[steps]]\nname = "s{number}"\n' for number in range(19))
+    steps = {f"steps/s{number}/instruction.md": "x" for number in range(19)}
+    tests = {f"steps/s{number}/tests/test.sh": f"#!/bin/sh\necho {number} > /logs/verifier/reward.txt\n" for number in range(19)}
+    case(folder, "nineteen", sections=f"[agent]\ntimeout_sec = 60.0\n{many}", files={**steps, **tests})
+    text = (folder / "nineteen/task.toml").read_text()
+    (folder / "nineteen/task.toml").write_text(text.replace("artifacts = []", 'multi_step_reward_strategy = "final"', 1))
+    case(folder, "bad-setup", sections='[agent]\ntimeout_sec = 60.0\n[[steps]]\nname = "one"\n[[steps]]\nname = "two"\n', files={
+        "steps/one/instruction.md": "one",
+        "steps/two/instruction.md": "two",
+        "steps/two/workdir/setup.sh": "exit 1\n",
+    })  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def cases(life: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    folder = tmp_path_factory.mktemp("cases")
+    _steps(folder)
+    case(
+        folder,
+        "users",
+        solve='echo "$(id -u):$HOME" > /app/agent',
+        test='[ "$(cat /app/agent)" = "4321:/" ] && [ "$(id -un)" = nobody ] && echo 1 > /logs/verifier/reward.txt',
+        files={"environment/.keep": ""},
+        sections='[agent]\ntimeout_sec = 60.0\nuser = 4321\n[verifier]\nuser = "nobody"\n[environment.healthcheck]\n'
+        'command = "chmod 777 /app && test -d /logs/agent"\n',
+    )
+    case(
+        folder,
+        "as-root",
+        image=NOT_ROOT,
+        solve='test "$(id -u)" = 0 && touch /root-was-here',
+        test='[ -e /root-was-here ] && [ "$(id -un)" = dev ] && echo 1 > /logs/verifier/reward.txt',
+        sections='[agent]\ntimeout_sec = 60.0\nuser = "root"\n',
+    )
+    case(
+        folder,
+        "variables",
+        environment='env = { LITERAL = "a $(HOME) b", GIVEN = "${GIVEN}", MAPPED = "${MAPPED}", SECRET = "${TOKEN}", LATER = "${NONE:-later}" }',
+        solve='printf "%s|%s|%s|%s|%s|%s" "$LITERAL" "$GIVEN" "$MAPPED" "$SECRET" "$LATER" "$FOR_SOLUTION" > /app/seen',
+        test='printf "%s|%s" "$JUDGE" "$FOR_SOLUTION" > /app/judge; [ "$(cat /app/seen)" = "a \\$(HOME) b|plain|mapped|s3cret-value|later|s3cret-value" ] '
+        '&& [ "$(cat /app/judge)" = "judge-key-value|" ] && echo 1 > /logs/verifier/reward.txt; cat /app/seen /app/judge',
+        sections='[verifier.env]\nJUDGE = "${JUDGE_KEY}"\n[solution.env]\nFOR_SOLUTION = "${TOKEN}"\n',
+    )
+    case(folder, "missing", environment='env = { KEY = "${OF_NOBODY}" }')
+    case(folder, "negative", test="trap 'echo -1 > /logs/verifier/reward.txt' EXIT\nexit 1")
+    case(folder, "bad-json", test=f'{PASS}\necho \'{{"reward": "none"}}\' > /logs/verifier/reward.json')
+    case(folder, "tees", test=f"{PASS}\necho from the script | tee -a /logs/verifier/test-stdout.txt")
+    case(folder, "exits-127", solve="touch /app/done\nno-such-command", test=f"[ -e /app/done ] && {PASS}")
+    case(
+        folder,
+        "server",
+        solve="cd /app && echo served > page && nohup python3 -m http.server 8123 >/dev/null 2>&1 &\nsleep 1",
+        test="python3 -c \"import urllib.request as u; print(u.urlopen('http://127.0.0.1:8123/page').read())\" | grep -q served && " + PASS,
+    )
+    case(folder, "mktemp", test="f=$(mktemp /logs/verifier/XXXX); echo 1 > $f; chmod 600 $f; mv $f /logs/verifier/reward.txt")
+    case(folder, "crlf", files={"solution/solve.sh": "#!/bin/bash\r\ntouch /app/done\r\n"}, test="echo 0 > /logs/verifier/reward.txt")
+    case(folder, "planted", solve="echo 1 > /logs/verifier/reward.txt; echo '{\"reward\": 1}' > /logs/verifier/reward.json", test="true")
+    case(
+        folder,
+        "artifacts",
+        artifacts='"/app/out", {source = "/app/x.log", destination = "logs/x"}, "/app/none"',
+        solve="mkdir -p /app/out/d; echo a > /app/out/d/a; echo x > /app/x.log; ln -s /etc/shadow /app/out/link; mkfifo /app/out/pipe\n"
+        "echo pub > /logs/artifacts/pub",
+    )
+    case(folder, "no-healthy", environment="\n[environment.healthcheck]\ncommand = 'exit 1'\ninterval_sec = 0.1\nretries = 2")
+    case(folder, "agent-memory", solve="python3 -c 'x = bytearray(300_000_000)'", test="echo 0 > /logs/verifier/reward.txt")
+    case(folder, "verifier-memory", test="python3 -c 'x = bytearray(300_000_000)'")
+    case(folder, "late", solve="sleep 100", test=PASS, sections="[agent]\ntimeout_sec = 2.0\n")
+    case(folder, "tests-late", test="echo begun; sleep 100", sections="[verifier]\ntimeout_sec = 2.0\n")
+    secrets = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": "life-keys", "namespace": NAMESPACE},
+        "stringData": {"token": "s3cret-value", "judge": "judge-key-value"},
+    }
+    settings = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "life-map", "namespace": NAMESPACE}, "data": {"k": "mapped"}}
+    life.apply(secrets, settings)
+    return run_job(
+        life,
+        folder,
+        "cases",
+        environment={
+            "env": {"GIVEN": "plain"},
+            "envSecrets": {"TOKEN": {"name": "life-keys", "key": "token"}},
+            "envConfigMaps": {"MAPPED": {"name": "life-map", "key": "k"}},
+        },
+        verifier={"envSecrets": {"JUDGE_KEY": {"name": "life-keys", "key": "judge"}}},
+    )
+
+
+@pytest.mark.conforms("H-73", "H-75", "H-77", "H-91")
+def test_steps_run_one_after_the_other_until_a_reward_is_too_low(cases: Finished) -> None:
+    steps = [(step["step_name"], step["verifier_result"]["rewards"]) for step in cases.result("steps")["step_results"]]
+    assert steps == [("first", {"reward": 1.0}), ("second", {"reward": 0.25})]
+    assert cases["steps"] == (0.625, None)
+    assert cases.logs("steps")["steps/second/agent/oracle.txt"] == b"nobody\nset\n"
+
+
+def test_nineteen_steps_with_strategy_final(cases: Finished) -> None:
+    assert cases["nineteen"] == (18.0, None)
+    assert len(cases.result("nineteen")["step_results"]) == 19
+
+
+@pytest.mark.conforms("H-74", "H-79")
+def test_a_failed_step_setup_keeps_the_earlier_reward(cases: Finished) -> None:
+    assert (cases["bad-setup"][0], cases.rows["bad-setup"]["outcome"], cases.result("bad-setup")["reward_valid"]) == (1.0, "scored", True)
+
+
+@pytest.mark.conforms("H-46", "H-48", "H-50")
+def test_users_by_name_and_a_uid_without_an_entry(cases: Finished) -> None:
+    assert cases["users"] == (1.0, None)
+
+
+@pytest.mark.conforms("H-46", "H-47")
+def test_the_agent_may_be_root_in_an_image_whose_user_is_not(cases: Finished) -> None:
+    assert cases["as-root"] == (1.0, None)
+
+
+@pytest.mark.conforms("H-41", "H-42", "H-43", "H-45", "H-101")
+def test_variables_come_from_literals_secrets_and_config_maps_unchanged(cases: Finished) -> None:
+    assert cases["variables"] == (1.0, None)
+    kept = b"".join(cases.logs("variables").values()) + json.dumps(cases.result("variables")).encode()
+    assert b"s3cret-value" not in kept
+    assert b"judge-key-value" not in kept
+
+
+@pytest.mark.conforms("H-44")
+def test_a_missing_variable_is_named_before_the_start(cases: Finished) -> None:
+    assert cases["missing"] == (None, "ValueError")
+    assert "OF_NOBODY" in cases.rows["missing"]["error"]["message"]
+    assert not cases.rows["missing"].get("pod")
+
+
+@pytest.mark.conforms("H-107", "H-108", "H-112", "N-168")
+@pytest.mark.parametrize(
+    ("task", "expected"),
+    [
+        ("negative", (-1.0, None)),
+        ("bad-json", (None, "RewardInvalid")),
+        ("tees", (1.0, None)),
+        ("exits-127", (1.0, None)),
+        ("server", (1.0, None)),
+        ("mktemp", (1.0, None)),
+        ("crlf", (0.0, None)),
+        ("planted", (None, "RewardFileNotFoundError")),
+    ],
+)
+def test_rewards(cases: Finished, task: str, expected: tuple[float | None, str | None]) -> None:
+    assert cases[task] == expected
+
+
+def test_what_is_worth_a_second_look_is_flagged(cases: Finished) -> None:
+    assert cases.rows["planted"]["tampered"] is True
+    assert cases.rows["server"]["leftoverProcesses"] >= 1
+    assert cases.logs("exits-127")["agent/exit-code.txt"] == b"127"
+    assert b"bad interpreter" in cases.logs("crlf")["agent/oracle.txt"] or b"not found" in cases.logs("crlf")["agent/oracle.txt"]
+    assert b"from the script" in cases.logs("tees")["verifier/test-stdout.txt"]
+
+
+@pytest.mark.conforms("H-71")
+def test_artifacts_are_kept_with_their_manifest(cases: Finished) -> None:
+    logs = cases.logs("artifacts")
+    rows = [(row["source"], row["destination"], row["type"], row["status"]) for row in json.loads(logs["artifacts/manifest.json"])]
+    assert rows == [
+        ("/logs/artifacts", "artifacts/logs/artifacts", "directory", "ok"),
+        ("/app/out", "artifacts/app/out", "directory", "ok"),
+        ("/app/x.log", "artifacts/logs/x", "file", "ok"),
+        ("/app/none", "artifacts/app/none", "file", "failed"),
+    ]
+    kept = {name: data for name, data in logs.items() if name.startswith("artifacts/") and not name.endswith(".json")}
+    assert kept == {"artifacts/logs/artifacts/pub": b"pub\n", "artifacts/app/out/d/a": b"a\n", "artifacts/logs/x": b"x\n"}
+
+
+@pytest.mark.conforms("H-49", "H-65", "H-67", "H-115", "H-116", "H-150")
+@pytest.mark.parametrize(
+    ("task", "expected"),
+    [
+        ("no-healthy", (None, "HealthcheckError")),
+        ("late", (1.0, "AgentTimeoutError")),
+        ("tests-late", (None, "VerifierTimeoutError")),
+        ("verifier-memory", (None, "OOMKilled")),
+    ],
+)
+def test_endings(cases: Finished, task: str, expected: tuple[float | None, str | None]) -> None:
+    assert cases[task] == expected
+
+
+def test_the_output_of_tests_that_timed_out_is_kept(cases: Finished) -> None:
+    assert cases.logs("tests-late")["verifier/test-stdout.txt"] == b"begun\n"
