@@ -157,7 +157,7 @@ ALERTS: Final = (
         "15m",
         "warning",
         "Jobs run and no trial does",
-        "Trials wait and none has a Pod at work: quota, nodes, images or admission hold them back.",
+        "Trials wait and none has a Pod: a quota, a missing right or admission holds them back.",
     ),
     Alert(
         "SeatrialInfrastructureErrors",

@@ -78,7 +78,7 @@ def test_words_that_a_pod_made_up_become_no_labels() -> None:
     for number in range(50):
         error = TrialError(f"MadeUp{number}", "x", "agent", "")
         metrics.observe_row(Row("t", 0, "errored", "", error=error, seconds={f"phase{number}": 1.0}), None)
-    assert series(metrics.registry, "seatrial_trials_ended_total") == {("agent", "errored", OTHER): 50}
+    assert series(metrics.registry, "seatrial_trials_ended_total") == {("", "scored", ""): 0, ("agent", "errored", OTHER): 50}
     assert series(metrics.registry, "seatrial_trial_phase_seconds_count") == {}
 
 
@@ -86,7 +86,7 @@ def test_words_that_a_pod_made_up_become_no_labels() -> None:
 def test_our_reasons_and_harbors_are_labels(reason: str) -> None:
     metrics = Metrics()
     metrics.observe_row(Row("t", 0, "retried", "", error=TrialError(reason, "x", "infrastructure", "")), None)
-    assert series(metrics.registry, "seatrial_trials_ended_total") == {("infrastructure", "retried", reason): 1}
+    assert series(metrics.registry, "seatrial_trials_ended_total") == {("", "scored", ""): 0, ("infrastructure", "retried", reason): 1}
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,14 @@ POD_PHASES: Final = ("scheduling", "stage", "start")
 """What the Pod tells, in whole seconds: until it has a node; download and unpacking; until all its containers run, pulls included."""
 JOB_PHASES: Final = ("Pending", "Running", "Suspended", *sorted(TERMINAL_PHASES))
 STATES: Final = ("pending", "running", "scored", "errored", "cancelled")
+FIRST_ENDS: Final = (
+    ("Completed", Reason.ALL_SCORED),
+    ("Completed", Reason.SOME_ERRORED),
+    ("Failed", Reason.NOTHING_SCORED),
+    ("Failed", Reason.THRESHOLD_NOT_MET),
+    ("Cancelled", Reason.CANCELLED),
+)
+"""Ends of jobs that are counted from 0 on."""
 NAMED_JOBS: Final = 100
 """Jobs that have series of their own; the newest ones."""
 
@@ -117,6 +125,10 @@ class Metrics:
         )
         self.status_writes = Counter("seatrial_status_writes", "Status patches.", ["kind", "outcome"], registry=registry)
         self.events_posted = Counter("seatrial_events_posted", "Kubernetes Events.", ["outcome"], registry=registry)
+        # A counter that appears with its first event hides that event from rates.
+        self.trials_ended.labels("scored", "", "")
+        for phase, reason in FIRST_ENDS:
+            self.jobs_ended.labels(phase, reason)
         self.heartbeat = 0.0
         """Loop time of the last tick."""
 
