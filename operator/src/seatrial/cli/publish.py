@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,9 +19,15 @@ if TYPE_CHECKING:
 @expand
 def publish(
     *,
-    path: Annotated[Path, typer.Argument(help="A task, or a folder of tasks.")],
+    path: Annotated[Path | None, typer.Argument(help="A task, or a folder of tasks.", show_default=False)] = None,
     cluster: ClusterOptions,
     store: StoreFlags,
+    registry: Annotated[
+        Path | None, typer.Option("--registry", help="A registry.json instead: each task at its git commit.", show_default=False)
+    ] = None,
+    dataset: Annotated[
+        str | None, typer.Option("--dataset", metavar="NAME[@VERSION]", help="Dataset of the registry.", show_default=False)
+    ] = None,
     taskset: Annotated[str | None, typer.Option("--taskset", help="Group the tasks into this Taskset.", show_default=False)] = None,
     fileset: Annotated[
         str | None, typer.Option("--fileset", help="NS/NAME or NAME of the archives; else NAMESPACE/harbor-tasks.", show_default=False)
@@ -57,8 +65,9 @@ def publish(
     Running it again continues where it ended and changes nothing that is there already.
 
     \b
-    Example:
+    Examples:
       seatrial publish ./suite --taskset smoke -n evals
+      seatrial publish --registry registry.json --dataset bench@1.0 --taskset bench
     """
     from seatrial.cli.console import note, publish_progress
     from seatrial.sdk.publish import PublishOptions, SuiteRefused
@@ -86,13 +95,34 @@ def publish(
     )
     session = Session(cluster, store)
     try:
-        with publish_progress() as progress:
-            report = run_publish(path, options, cluster=session.cluster, settings=session.settings, progress=progress)
+        with _suite(path, registry, dataset) as source, publish_progress() as progress:
+            report = run_publish(source, options, cluster=session.cluster, settings=session.settings, progress=progress)
     except SuiteRefused as error:
         note(refusal(error))
         raise
     print_report(report, output)
     raise typer.Exit(Exit.GOOD if report.succeeded else Exit.FAILED)
+
+
+@contextmanager
+def _suite(path: Path | None, registry: Path | None, dataset: str | None) -> Iterator[Path]:
+    """The folder to publish: the given one, or one gathered from a registry for as long as it is needed."""
+    import tempfile
+
+    from seatrial.cli.console import note
+    from seatrial.errors import InvalidSpec
+    from seatrial.sdk.registry import find_dataset, gather
+
+    if (path is None) == (registry is None) or (dataset is not None and registry is None):
+        raise InvalidSpec("publish", "give either a folder, or --registry FILE with --dataset NAME[@VERSION]")
+    if path is not None:
+        yield path
+        return
+    assert registry is not None
+    found = find_dataset(registry, dataset)
+    with tempfile.TemporaryDirectory(prefix="seatrial-registry-") as scratch:
+        note(f"fetching {len(found.tasks)} tasks of {found.name}@{found.version}")
+        yield gather(found, registry=registry.resolve(), target=Path(scratch))
 
 
 def refusal(error: Any) -> str:

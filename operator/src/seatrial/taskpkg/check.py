@@ -66,6 +66,8 @@ def check_task(path: Path, *, default_image: str | None = None, limits: Limits =
     native = check_native(path, text=text)
     refused_links = {problem.file for problem in problems if problem.rule == "archive-link"}  # one link, one problem
     problems += [problem for problem in native.problems if problem.rule != "link" or problem.file not in refused_links]
+    if default_image:
+        problems = [problem for problem in problems if problem.rule != "environment"]
     config = native.config
     if config is None:
         return _checked(path, None, None, problems, listed)
