@@ -14,7 +14,7 @@ from typing import Final
 
 import typer
 
-from seatrial.cli import artifacts, check, doctor, download, get, init, logs, publish, results, run, steer, tag, version, watch
+from seatrial.cli import artifacts, check, compare, doctor, download, get, init, logs, plot, publish, results, run, steer, tag, version, watch
 from seatrial.cli.exits import exit_of
 from seatrial.errors import SeatrialError
 
@@ -40,6 +40,8 @@ for name, command, summary in (
     ("watch", watch.watch, "Follow a job to its end."),
     ("get", get.get, "List jobs, tasks, tasksets, or the trials of a job."),
     ("results", results.results, "Show the scores and trials of a job."),
+    ("compare", compare.compare, "Compare jobs, regressions first."),
+    ("plot", plot.plot, "Draw a chart of a job."),
     ("logs", logs.logs, "Print the logs of a trial."),
     ("artifacts", artifacts.artifacts, "Save everything that a job or a trial left."),
     ("download", download.download, "Download a published task or taskset."),

@@ -10,9 +10,12 @@ import datetime
 import io
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from seatrial.cli.options import Output
+
+if TYPE_CHECKING:
+    from seatrial.scoring.compare import Comparison
 
 Raw = Mapping[str, Any]
 NONE: Final = "-"
@@ -266,6 +269,49 @@ def by_task(trials: Iterable[Raw], key: str) -> tuple[TaskSummary, ...]:
             )
         )
     return tuple(result)
+
+
+def comparison_columns() -> list[Column]:
+    """One line a task of a comparison; values are ``TaskDifference`` as a mapping with the two jobs' names beside it."""
+    return [
+        Column("TASK", lambda item: item["task"]),
+        Column("OLD", lambda item: item["old"]),
+        Column("NEW", lambda item: item["new"]),
+        Column("DIFFERENCE", lambda item: item["difference"]),
+        Column("ATTEMPTS", lambda item: "/".join(map(str, item["attempts"]))),
+        Column("P", lambda item: item["p_value"]),
+        Column("", lambda item: "significant" if item["significant"] else " "),
+    ]
+
+
+def comparison_rows(comparison: Comparison, *, show_all: bool = True) -> list[Raw]:
+    """The tasks of a comparison as records, regressions first."""
+    chosen = [task for task in comparison.tasks if show_all or task.difference]
+    names = {"baseline_job": comparison.baseline, "candidate_job": comparison.candidate}
+    return [
+        {**names, "task": task.task, "old": task.baseline, "new": task.candidate, **dict(zip(task._fields[3:], task[3:], strict=True))}
+        for task in chosen
+    ]
+
+
+def comparison_report(comparison: Comparison, *, show_all: bool) -> str:
+    """What changed from one job to another, for people."""
+    head = f"{printable(comparison.candidate)} against {printable(comparison.baseline)}: "
+    if comparison.mean_difference is None or comparison.p_value is None:
+        head += "no task was scored by both"
+    else:
+        words = {"better": "better", "worse": "WORSE", "same": "no significant difference"}[comparison.verdict]
+        head += f"{words}; mean difference {comparison.mean_difference:+.3f} over {len(comparison.tasks)} tasks"
+        if comparison.interval is not None:
+            head += f", 95 % interval {comparison.interval.low:+.3f} to {comparison.interval.high:+.3f}"
+        head += f", p = {comparison.p_value:.3g} ({comparison.method})"
+    parts = [head]
+    if rows := comparison_rows(comparison, show_all=show_all):
+        parts.append(table(comparison_columns(), rows))
+    for words, tasks in (("Scored only by the baseline", comparison.lost), ("Scored only by the new job", comparison.gained)):
+        if tasks:
+            parts.append(f"{words}: {', '.join(map(printable, tasks))}")
+    return "\n\n".join(parts)
 
 
 TASK_SUMMARY_COLUMNS: Final = [

@@ -11,8 +11,9 @@ from seatrial.api.names import EVALJOB, LABEL_JOB, LABEL_TRIAL
 from seatrial.effects.store import Store
 from seatrial.errors import Forbidden, NotFound, SeatrialError
 from seatrial.sdk.cluster import Cluster, Event
+from seatrial.sdk.exports import to_arrow, to_frame
 from seatrial.sdk.request import JobRequest, build_job
-from seatrial.sdk.results import JobFiles, Raw, Summary, TrialRecord
+from seatrial.sdk.results import JobFiles, Raw, Summary, TrialRecord, flat_range, flat_score, read_bundle
 
 SUCCESS: Final = "Completed"
 
@@ -254,24 +255,39 @@ class Job:
         return self.files.trials(running=() if is_finished(self._raw) else running_trials(self._cluster, self._raw))
 
     def to_records(self, view: str = "rows") -> list[dict[str, Any]]:
-        """``rows``: one flat record per trial, rewards as ``reward.<key>``; ``aggregate``: one per score.
+        """``rows``: one flat record per trial; ``aggregate``: one per score with all its statistics.
+
+        A row has the columns of NeMo (``id``, ``run_id``, ``task_id``, ``trial_id``, ``metric_type``, ``status``, ``output.<name>``,
+        ``error``, ``diagnostics.<metric>``) and those of the trial (``reward.<key>``, ``seconds.<phase>``, ``state``, …).
 
         Raises:
             ValueError: another view.
         """
         match view:
             case "rows":
-                return [flatten(trial) for trial in self.trials()]
+                trials = self.trials()
+                scores = {score["trial_id"]: flat_score(score) for score in read_bundle(self.files.bundle(self._raw)).scores}
+                return [{**scores.get(trial.name, {}), **flatten(trial)} for trial in trials]
             case "aggregate":
-                return [dict(score) for score in self.summary.scores]
+                return [flat_range(score) for score in self.refresh().files.summary_of(self._raw, whole=True).ranges]
             case _:
                 raise ValueError(f"no view {view!r}; known: rows, aggregate")
 
+    def to_table(self, view: str = "rows") -> Any:
+        """``to_records`` as an Arrow table; needs pyarrow."""
+        return to_arrow(self.to_records(view))
+
     def to_pandas(self, view: str = "rows") -> Any:
         """``to_records`` as a DataFrame; needs pandas."""
-        import pandas  # type: ignore[import-untyped,import-not-found,unused-ignore]
+        return to_frame(self.to_records(view))
 
-        return pandas.DataFrame.from_records(self.to_records(view))
+    def format_summary(self) -> str:
+        """The scores as lines of text, each with its denominator."""
+        lines = []
+        for score in self.summary.scores:
+            value = "not measured" if score["value"] is None else f"{float(score['value']):.3f}"
+            lines.append(f"{score['name']}  {value}  ({score['count']} of {score['count'] + score['missing']})")
+        return "\n".join(lines)
 
     def cancel(self) -> Job:
         """End the job; what is scored stays."""

@@ -8,19 +8,26 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import os
 import tarfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Final, Literal, NamedTuple, cast
 
+from seatrial.api.evaljob import EvalJob
 from seatrial.api.names import TASK
+from seatrial.core.bundle import build_tables
+from seatrial.core.frozen import decode_plan
 from seatrial.core.naming import job_prefix, logs_key, plan_key, result_key, rows_prefix
 from seatrial.core.rows import Row, by_trial, from_json
+from seatrial.core.status import is_terminal
 from seatrial.effects.store import Store
 from seatrial.errors import NotFound, SeatrialError
+from seatrial.scoring.plots import Point
 from seatrial.sdk.cluster import Cluster
 
 Raw = dict[str, Any]
@@ -29,6 +36,9 @@ PLAN_BYTES: Final = 512 * 1024 * 1024
 ROWS_BYTES: Final = 512 * 1024 * 1024
 SUMMARY_BYTES: Final = 64 * 1024 * 1024
 RESULT_BYTES: Final = 4 * 1024 * 1024
+REPORT_BYTES: Final = 256 * 1024 * 1024
+BUNDLE: Final = ("metadata.json", "tasks.jsonl", "trials.jsonl", "scores.jsonl", "report.html", "summary.json")
+READS: Final = 16
 # An archive of logs and artifacts: more entries or more bytes than this are refused, however small the compressed file is.
 MAX_ENTRIES: Final = 100_000
 MAX_BYTES: Final = 16 * 1024**3
@@ -152,9 +162,44 @@ class JobFiles:
         except NotFound:
             return None
 
+    def summary_of(self, job: Mapping[str, Any], *, whole: bool = False) -> Summary:
+        """The scores of an EvalJob: ``summary.json``, or the status while there is none.
+
+        Args:
+            whole: all fields of ``summary.json`` are needed; they are computed from the rows so far where it is not written yet.
+
+        Raises:
+            NotFound: the job is not planned yet, and ``whole``.
+        """
+        found = self.summary() if is_terminal(job.get("status") or {}) else None
+        if found is None and whole:
+            found = cast(Raw, json.loads(self.bundle(job)["summary.json"]))
+        return Summary(found if found is not None else dict(job.get("status", {})))
+
+    def bundle(self, job: Mapping[str, Any]) -> dict[str, bytes]:
+        """The files of the bundle as the operator wrote them; for a job that goes on, the same files computed from the rows so far.
+
+        Raises:
+            NotFound: the job is not planned yet.
+        """
+        if is_terminal(job.get("status") or {}) and self.summary() is not None:
+            try:
+                return {name: self._store.get(f"{self.prefix}{name}", max_bytes=REPORT_BYTES) for name in BUNDLE}
+            except NotFound:
+                # Written by a version without one of the files.
+                pass
+        plan = decode_plan(self._store.get(plan_key(self.prefix), max_bytes=PLAN_BYTES))
+        return build_tables(plan, EvalJob.parse(dict(job)).spec, by_trial(self._history()))
+
     def rows(self) -> tuple[Row, ...]:
         """The rows of the trials that have ended: the compacted file, or the shards so far; without those of retried Pods."""
         return tuple(rows[-1] for rows in by_trial(from_json(line) for line in self._lines()).values())
+
+    def _history(self) -> Iterator[Row]:
+        """All rows, those of retried Pods included."""
+        for line in self._lines():
+            yield from (from_json(item) for item in line.get("retries", ()))
+            yield from_json(line)
 
     def trials(self, *, running: Iterable[str] = ()) -> tuple[TrialRecord, ...]:
         """Every trial of the plan, in its order.
@@ -193,6 +238,72 @@ class JobFiles:
             shards = [self._store.get(key, max_bytes=ROWS_BYTES) for key in keys]
         for shard in shards:
             yield from (json.loads(line) for line in shard.splitlines() if line)
+
+
+class Bundle(NamedTuple):
+    """The parts of a bundle that reports are made of."""
+
+    metadata: Raw
+    summary: Raw
+    trials: tuple[Raw, ...]
+    scores: tuple[Raw, ...]
+
+
+def read_bundle(tables: Mapping[str, bytes]) -> Bundle:
+    """The files of ``JobFiles.bundle``, parsed."""
+    return Bundle(
+        json.loads(tables["metadata.json"]),
+        json.loads(tables["summary.json"]),
+        *(_lines_of(tables[f"{name}.jsonl"]) for name in ("trials", "scores")),
+    )
+
+
+def _lines_of(data: bytes) -> tuple[Raw, ...]:
+    return tuple(json.loads(line) for line in data.splitlines() if line)
+
+
+def flat_range(score: Mapping[str, Any]) -> Raw:
+    """A range score as one flat record: ``p10`` … ``p100`` beside the other statistics."""
+    percentiles = score["percentiles"] or dict.fromkeys((f"p{p}" for p in range(10, 101, 10)), None)
+    return {**{name: value for name, value in score.items() if name != "percentiles"}, **percentiles}
+
+
+def flat_score(record: Mapping[str, Any]) -> Raw:
+    """A line of ``scores.jsonl`` as one flat record: ``output.<name>``, ``diagnostics.<metric>``, metadata by its dotted path."""
+    metric = record["metric_type"]
+    flat = {name: record[name] for name in ("id", "run_id", "task_id", "trial_id", "metric_type", "status")}
+    flat |= {f"output.{item['name']}": item["value"] for item in record["outputs"]}
+    flat[f"diagnostics.{metric}"] = "; ".join(item["message"] for item in record["diagnostics"]) or None
+    flat["metadata.row_index"] = record["metadata"]["row_index"]
+    return flat
+
+
+def task_values(trials: Iterable[TrialRecord], key: str) -> dict[str, list[float]]:
+    """task -> reward of each scored attempt; a graded attempt without the key counts as 0."""
+    values: dict[str, list[float]] = {}
+    for trial in trials:
+        found = values.setdefault(trial.task, [])
+        if trial.state == "scored":
+            found.append(float((trial.rewards or {}).get(key, 0.0)))
+    return values
+
+
+def cost_points(files: JobFiles, key: str) -> list[Point]:
+    """Cost in US dollars and reward of each scored trial whose agent reported a cost."""
+
+    def cost(trial: TrialRecord) -> Point | None:
+        try:
+            usage = files.result(trial).get("agent_result")
+        except NotFound:
+            return None
+        value = usage.get("cost_usd") if isinstance(usage, dict) else None
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            return None
+        return Point(float(value), float((trial.rewards or {}).get(key, 0.0)), trial.name)
+
+    with ThreadPoolExecutor(READS) as pool:
+        found = pool.map(cost, [trial for trial in files.trials() if trial.state == "scored"])
+        return [point for point in found if point is not None]
 
 
 def merge_trials(plan: Mapping[str, Any], rows: Iterable[Row], running: frozenset[str]) -> tuple[TrialRecord, ...]:

@@ -1,0 +1,277 @@
+"""Results of jobs in every format, comparisons and plots, against a real S3 server and a small Kubernetes API."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+from xml.etree import ElementTree
+
+import pandas
+import pyarrow.parquet
+import pytest
+from tests.builders import JobBuilder, make_job, make_row, make_task
+
+from seatrial.cli.main import main
+from seatrial.core.bundle import build_tables
+from seatrial.core.frozen import encode_plan
+from seatrial.core.naming import job_prefix, plan_key, result_key, rows_key
+from seatrial.core.rows import Row, TrialError, to_lines
+from seatrial.core.status import job_summary
+from seatrial.effects.store import Store, StoreSettings
+from seatrial.sdk.cluster import Cluster, ClusterSettings
+from seatrial.sdk.exports import github_annotations, github_summary, junit_xml
+from seatrial.sdk.jobs import Job
+
+EVIL = "bad <b>|pipe|\x1b[31m\n::error::owned & co"
+LOST = TrialError("NodeLost", "RuntimeError", "infrastructure", EVIL)
+
+
+class Ran(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def seatrial(client_environment: StoreSettings, capsys: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
+    def run(*arguments: str) -> Ran:
+        capsys.readouterr()
+        code = main(arguments)
+        captured = capsys.readouterr()
+        return Ran(code, captured.out, captured.err)
+
+    return run
+
+
+def job_of_ten() -> JobBuilder:
+    """Ten tasks."""
+    return make_job().tasks(
+        *(make_task(f"bench/t{number}", labels={"category": "even" if number % 2 == 0 else "odd"}) for number in range(10))
+    )
+
+
+def rows_of(builder: JobBuilder, values: list[float | None]) -> list[Row]:
+    """One final row a trial; None is an infrastructure error."""
+    names = [trial.name for trial in builder.plan().trials]
+    return [
+        make_row(name, outcome="errored", error=LOST)
+        if value is None
+        else make_row(name, rewards={"reward": value}, stored=True, seconds={"agent_execution": 1.5})
+        for name, value in zip(names, values, strict=False)
+    ]
+
+
+SEVEN: list[float | None] = [1.0, 1.0, 1.0, 1.0, 0.0, 1.0, 0.5, None, None, None]
+
+
+@pytest.fixture
+def write_job(kube: Any, store: Store) -> Callable[..., dict[str, Any]]:
+    """``write_job("name", values)`` leaves a job behind as the operator does; with ``running=True`` before its end."""
+
+    def write(name: str, values: list[float | None], *, running: bool = False) -> dict[str, Any]:
+        builder = job_of_ten()
+        rows, spec, plan = rows_of(builder, values), builder.job_spec(), builder.plan()
+        item: dict[str, Any] = kube.put(
+            "evaljobs", {"kind": "EvalJob", "metadata": {"name": name, "namespace": "evals"}, "spec": {"taskset": "suite"}}
+        )
+        prefix = job_prefix("evals", name, item["metadata"]["uid"])
+        store.put(plan_key(prefix), encode_plan(plan))
+        summary = job_summary(rows, spec, {trial.name: trial.key.task for trial in plan.trials})
+        if running:
+            store.put(rows_key(prefix, 0), to_lines(rows))
+        else:
+            for file, data in build_tables(plan, spec, {row.trial: (row,) for row in rows}).items():
+                store.put(f"{prefix}{file}", data)
+        for row in rows:
+            if row.stored:
+                cost = {"agent_result": {"cost_usd": 0.25}}
+                store.put(result_key(prefix, row.trial, 0), json.dumps(cost).encode())
+        counts = {kind: sum(row.outcome == kind for row in rows) for kind in ("scored", "errored", "cancelled")}
+        item["status"] = {
+            "phase": "Running" if running else "Failed",
+            "progress": f"{len(rows)}/10",
+            "trials": {"total": 10, "pending": 10 - len(rows), "running": 0, **counts, "retried": 0, "cached": 0},
+            "scores": [
+                {"name": score.name, "count": score.count, "missing": score.missing}
+                | ({} if score.value is None else {"value": str(score.value)})
+                for score in summary.scores
+            ],
+            "thresholds": [{"score": "reward.mean", "atLeast": 0.9, "value": "0.7857", "passed": False}],
+            "results": {"prefix": f"s3://bucket/{prefix}"},
+            "conditions": [],
+        }
+        saved: dict[str, Any] = kube.put("evaljobs", item)
+        return saved
+
+    return write
+
+
+MEAN, ZERO = 5.5 / 7, 0.55
+
+
+@pytest.mark.conforms("N-211", "H-139")
+def test_the_mean_its_denominator_the_errors_and_the_zero_filled_mean_are_the_same_everywhere(
+    seatrial: Callable[..., Ran], write_job: Callable[..., Any], tmp_path: Path
+) -> None:
+    item = write_job("job", SEVEN)
+    status = {score["name"]: (float(score["value"]), score["count"], score["missing"]) for score in item["status"]["scores"]}
+    document = json.loads(seatrial("results", "job", "-o", "json").out)
+    scores = {score["name"]: (score["value"], score["count"], score["missing"]) for score in document["aggregates"]}
+    assert seatrial("results", "job", "-o", "html", "-f", str(tmp_path / "r.html")).code == 0
+    page, table = (tmp_path / "r.html").read_text(), seatrial("results", "job").out
+    github = seatrial("results", "job", "-o", "github").out
+    for found in (status, scores):
+        assert found["reward.mean"] == (pytest.approx(MEAN), 7, 3)
+        assert found["reward.mean.zero"] == (pytest.approx(ZERO), 10, 0)
+    assert "reward.mean 0.786 (7 of 10); reward.mean.zero 0.550 (10, missing as 0)" in page
+    assert "10 trials: 7 scored, 3 errored, 0 cancelled" in page
+    assert [line.split() for line in table.splitlines() if line.startswith("reward.mean")] == [
+        ["reward.mean", "0.786", "7", "3"],
+        ["reward.mean.zero", "0.550", "10", "0"],
+    ]
+    assert "7 of 10 trials scored, 3 errored, 0 cancelled." in github
+    assert r"| reward.mean.zero | 0.550 | 10 of 10 |" in github
+
+
+def test_partial_scores_of_a_running_job_name_their_denominators(seatrial: Callable[..., Ran], write_job: Callable[..., Any]) -> None:
+    write_job("job", [1.0, None, 0.0], running=True)
+    rows = list(csv.DictReader(io.StringIO(seatrial("results", "job", "-o", "csv").out)))
+    assert rows[0] == {"score": "reward.mean", "value": "0.5", "count": "2", "missing": "1"}
+    ranges = json.loads(seatrial("results", "job", "--view", "ranges", "-o", "json").out)
+    assert (ranges[0]["name"], ranges[0]["mean"], ranges[0]["count"], ranges[0]["p50"]) == ("harbor_reward.reward", 0.5, 2, 0.5)
+    assert "3 trials" not in seatrial("results", "job", "-o", "html").out
+    assert "10 trials: 2 scored, 1 errored" in seatrial("results", "job", "-o", "html").out
+
+
+def test_the_report_of_a_finished_job_is_the_stored_one(seatrial: Callable[..., Ran], write_job: Callable[..., Any], store: Store) -> None:
+    item = write_job("job", SEVEN)
+    stored = store.get(f"{job_prefix('evals', 'job', item['metadata']['uid'])}report.html", max_bytes=10**8)
+    assert seatrial("results", "job", "-o", "html").out.encode().strip() == stored.strip()
+
+
+def test_junit_counts_failures_errors_and_carries_no_markup(seatrial: Callable[..., Ran], write_job: Callable[..., Any]) -> None:
+    write_job("job", SEVEN)
+    root = ElementTree.fromstring(seatrial("results", "job", "-o", "junit").out)
+    assert (root.tag, root.attrib) == (
+        "testsuites",
+        {"name": "job", "tests": "10", "failures": "2", "errors": "3", "skipped": "0", "time": "10.500"},
+    )
+    error = root.findall("testsuite/testcase/error")[0]
+    assert (error.attrib, error.text) == ({"type": "RuntimeError", "message": "infrastructure"}, EVIL.replace("\x1b", "\ufffd"))
+    assert root.findall("testsuite/testcase/failure")[0].attrib == {"message": "reward is 0"}
+
+
+def test_junit_skips_what_never_ran() -> None:
+    trial: dict[str, Any] = {"trial": "a__1", "task": "a", "state": "pending", "rewards": None, "error": None, "seconds": {}}
+    root = ElementTree.fromstring(junit_xml("j", [trial], reward_key="reward"))
+    assert root.attrib["skipped"] == "1"
+
+
+def test_github_text_of_trials_is_no_command_and_no_markup() -> None:
+    job = {
+        "metadata": {"name": "job"},
+        "status": {"phase": "Failed", "thresholds": [{"score": "reward.mean", "atLeast": 0.9, "value": "0.5", "passed": False}]},
+    }
+    group = {"label": "NodeLost", "task": "a,b", "occurrences": 3, "explanation": EVIL, "severity": None}
+    assert github_annotations(job, [group]) == [
+        "::error title=job%3A gate::reward.mean is 0.5, at least 0.9 was asked for",
+        "::warning title=job%3A NodeLost::3 x a,b: bad <b>|pipe|\x1b[31m%0A::error::owned & co",
+    ]
+    last = github_summary(job, [], [group]).splitlines()[-1]
+    assert last == r"| NodeLost | a,b | 3 | - | bad \<b\>\|pipe\| \[31m ::error::owned & co |"
+    assert "| reward.mean | 0.5 | 0.9 | ❌ |" in github_summary(job, [], [])
+
+
+def test_the_github_summary_goes_to_its_file(
+    seatrial: Callable[..., Ran], write_job: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_job("job", SEVEN)
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary.md"))
+    out = seatrial("results", "job", "-o", "github").out
+    assert (tmp_path / "summary.md").read_text().startswith("### job: Failed\n")
+    assert [line.split("::")[1].split(" ")[0] for line in out.splitlines()] == ["error", "warning", "warning", "warning"]
+
+
+def test_parquet_holds_one_row_a_trial(seatrial: Callable[..., Ran], write_job: Callable[..., Any], tmp_path: Path) -> None:
+    write_job("job", SEVEN)
+    assert seatrial("results", "job", "-o", "parquet", "-f", str(tmp_path / "r.parquet")).code == 0
+    table = pyarrow.parquet.read_table(tmp_path / "r.parquet")
+    assert table.num_rows == 10
+    assert table.column("reward.reward").to_pylist() == SEVEN
+    assert seatrial("results", "job", "-o", "parquet").code == 2
+
+
+@pytest.fixture
+def job(client_environment: StoreSettings, kubeconfig: Path, write_job: Callable[..., Any], store: Store) -> Job:
+    """A finished job through the SDK."""
+    cluster = Cluster.connect(ClusterSettings(str(kubeconfig), None, "evals"))
+    return Job(cluster, lambda: store, write_job("job", SEVEN))
+
+
+@pytest.mark.conforms("N-133", "N-209")
+def test_tables_have_the_columns_of_scores_and_trials(job: Job) -> None:
+    frame = job.to_pandas()
+    assert isinstance(frame, pandas.DataFrame)
+    assert {"id", "run_id", "task_id", "trial_id", "metric_type", "status", "output.reward", "error", "diagnostics.harbor_reward"} <= set(
+        frame
+    )
+    assert frame["output.reward"].dropna().tolist() == [1.0, 1.0, 1.0, 1.0, 0.0, 1.0, 0.5]
+    assert frame["status"].tolist() == ["completed"] * 7 + ["failed"] * 3
+    assert frame["reward.reward"].isna().sum() == 3
+    aggregate = job.to_pandas("aggregate")
+    first = aggregate.set_index("name").loc["harbor_reward.reward"]
+    assert (first["mean"], first["count"], first["nan_count"], first["p50"]) == (pytest.approx(MEAN), 7, 3, 1.0)
+    assert job.to_table().num_rows == 10
+    with pytest.raises(ValueError, match="known: rows, aggregate"):
+        job.to_records("other")
+
+
+@pytest.mark.conforms("N-133")
+def test_scores_are_found_under_their_short_and_their_original_names(job: Job) -> None:
+    summary = job.summary
+    assert summary.score("reward.mean") == pytest.approx(MEAN)
+    assert summary.score("harbor_reward.reward") == pytest.approx(MEAN)
+    assert summary.score("harbor_reward.reward.pass@1") == pytest.approx(5 / 7)
+    assert job.format_summary().splitlines()[:2] == ["reward.mean  0.786  (7 of 10)", "reward.mean.zero  0.550  (10 of 10)"]
+
+
+def test_compare_lists_regressions_first_and_can_fail(seatrial: Callable[..., Ran], write_job: Callable[..., Any]) -> None:
+    write_job("old", [1.0] * 9 + [None])
+    write_job("new", [1.0, *[0.0] * 7, None, 1.0])
+    write_job("same", [1.0] * 10)
+    out = seatrial("compare", "old", "new").out
+    lines = out.splitlines()
+    assert lines[0].startswith(
+        "new against old: WORSE; mean difference -0.875 over 8 tasks, 95 % interval -1.171 to -0.579, p = 0.0156 (mcnemar-exact)"
+    )
+    assert lines[3].split() == ["bench/t1", "1.000", "0.000", "-1.000", "1/1", "-"]
+    assert "bench/t0" not in out
+    assert lines[-3:] == ["Scored only by the baseline: bench/t8", "", "Scored only by the new job: bench/t9"]
+    assert seatrial("compare", "old", "new", "--fail-if-worse").code == 1
+    assert seatrial("compare", "old", "same", "--fail-if-worse").code == 0
+    assert seatrial("compare", "old").code == 2
+    found = json.loads(seatrial("compare", "old", "new", "same", "-o", "json").out)
+    assert [(item["candidate"], item["verdict"]) for item in found] == [("new", "worse"), ("same", "same")]
+    rows = list(csv.DictReader(io.StringIO(seatrial("compare", "old", "new", "-o", "csv").out)))
+    assert len(rows) == 8
+
+
+@pytest.mark.parametrize("chart", ["tasks", "durations", "cost"])
+def test_charts_are_svg(seatrial: Callable[..., Ran], write_job: Callable[..., Any], tmp_path: Path, chart: str) -> None:
+    write_job("job", SEVEN)
+    assert seatrial("plot", "job", "--kind", chart, "-f", str(tmp_path / "c.svg")).code == 0
+    root = ElementTree.parse(tmp_path / "c.svg").getroot()
+    assert root.tag.endswith("}svg")
+    circles = [element for element in root.iter() if element.tag.endswith("}circle")]
+    assert len(circles) == (7 if chart == "cost" else 0)
+
+
+def test_a_curve_needs_several_attempts(seatrial: Callable[..., Ran], write_job: Callable[..., Any]) -> None:
+    write_job("job", SEVEN)
+    ran = seatrial("plot", "job", "--kind", "pass-at-k")
+    assert ran.code == 2
+    assert "tasks with several scored attempts" in ran.err
