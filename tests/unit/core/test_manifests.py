@@ -12,6 +12,7 @@ from seatrial.core.manifests import (
     build_secret,
     build_trial_pod,
     environment_resources,
+    mirrored,
     url_seconds,
 )
 from tests.builders import IMAGE, UID, JobBuilder, make_job, make_task
@@ -292,3 +293,39 @@ def test_the_secret_goes_with_the_job() -> None:
     assert body["data"] == {"key": "a2V5"}
     assert body["immutable"] is True
     assert body["metadata"]["ownerReferences"][0]["uid"] == UID
+
+
+# --- sites of their own -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("image", "prefix", "expected"),
+    [
+        ("python:3.12", "", "python:3.12"),
+        ("python:3.12", "mirror.example/hub", "mirror.example/hub/python:3.12"),
+        ("ghcr.io/a/b@sha256:0", "mirror.example/", "mirror.example/ghcr.io/a/b@sha256:0"),
+        ("mirror.example/hub/python:3.12", "mirror.example/hub", "mirror.example/hub/python:3.12"),
+        (None, "mirror.example", None),
+    ],
+)
+def test_images_of_tasks_come_from_the_mirror(image: str | None, prefix: str, expected: str | None) -> None:
+    assert mirrored(image, prefix) == expected
+
+
+def test_our_containers_trust_the_sites_authorities_and_the_environment_is_left_alone() -> None:
+    pod = pod_of(make_job(), settings=SETTINGS._replace(ca_config_map="site-ca"))
+    assert pod["spec"]["volumes"][-1] == {"name": "ca", "configMap": {"name": "site-ca", "items": [{"key": "ca.crt", "path": "ca.crt"}]}}
+    for name in ("stage", "agent", "verifier"):
+        assert variables(pod, name)["SSL_CERT_FILE"] == "/etc/seatrial/ca/ca.crt"
+        assert mounts(pod, name)["/etc/seatrial/ca"] == "ca ro"
+    assert "SSL_CERT_FILE" not in variables(pod, "environment")
+    assert "/etc/seatrial/ca" not in mounts(pod, "environment")
+
+
+def test_agent_and_environment_know_the_proxy_and_nothing_of_the_store_does() -> None:
+    proxy = (("HTTPS_PROXY", "http://proxy:3128"), ("https_proxy", "http://proxy:3128"))
+    pod = pod_of(make_job(), settings=SETTINGS._replace(proxy=proxy))
+    for name in ("agent", "environment"):
+        assert {key: variables(pod, name).get(key) for key, _ in proxy} == dict(proxy)
+    for name in ("stage", "verifier"):
+        assert not variables(pod, name).keys() & dict(proxy).keys()

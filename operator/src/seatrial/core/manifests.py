@@ -78,6 +78,16 @@ class PodSettings(NamedTuple):
     task_volume: str = "8Gi"
     logs_volume: str = "1Gi"
     tmp_volume: str = "1Gi"
+    image_prefix: str = ""
+    """Registry and path before the names of the tasks' images, for sites that mirror them; empty: as the tasks say."""
+    ca_config_map: str = ""
+    """ConfigMap in the job's namespace whose key ``ca.crt`` holds the authorities that our containers trust; empty: the image's own."""
+    proxy: tuple[tuple[str, str], ...] = ()
+    """Variables such as HTTP_PROXY for agent and environment, where task and job do not set them."""
+
+
+CA_KEY: Final = "ca.crt"
+CA_DIR: Final = "/etc/seatrial/ca"
 
 
 class Urls(NamedTuple):
@@ -207,10 +217,10 @@ def _stage(task: PlannedTask, urls: Urls, encoded_input: str, settings: PodSetti
 def _environment(task: PlannedTask, spec: EvalJobSpec, settings: PodSettings) -> dict[str, Any]:
     return {
         "name": contract.ENVIRONMENT,
-        "image": task.config.environment.docker_image,
+        "image": mirrored(task.config.environment.docker_image, settings.image_prefix),
         "imagePullPolicy": settings.image_pull_policy,
         "args": [contract.ENVD],
-        "env": environment_env(task, spec),
+        "env": _with_proxy(environment_env(task, spec), settings),
         "resources": environment_resources(task, spec, settings),
         # An ENTRYPOINT that ignores its arguments and stays up is met by the hook; where the arguments worked, the hook does nothing.
         "lifecycle": {"postStart": {"exec": {"command": [contract.ENVD, "--ensure"]}}},
@@ -235,7 +245,7 @@ def _agent(task: PlannedTask, spec: EvalJobSpec, settings: PodSettings) -> dict[
         contract.AGENT_UID,
         settings,
         image=spec.agent.runner_image,
-        env=env + template_variables(solving),
+        env=_with_proxy(env + template_variables(solving), settings),
         mounts=[
             _mount("bin", contract.BIN_DIR, read_only=True),
             _mount("ctl", contract.CTL_DIR),
@@ -283,6 +293,10 @@ def _runner_container(
     image: str | None = None,
 ) -> dict[str, Any]:
     """A container of ours: meets Pod Security *restricted*."""
+    if settings.ca_config_map:
+        if "SSL_CERT_FILE" not in {item["name"] for item in env}:
+            env = [*env, {"name": "SSL_CERT_FILE", "value": f"{CA_DIR}/{CA_KEY}"}]
+        mounts = [*mounts, _mount("ca", CA_DIR, read_only=True)]
     return {
         "name": name,
         "image": image or settings.runner_image,
@@ -309,6 +323,17 @@ def _runner_container(
     }
 
 
+def mirrored(image: str | None, prefix: str) -> str | None:
+    """``image`` below ``prefix``, unless it is there already."""
+    base = f"{prefix.rstrip('/')}/"
+    return image if not prefix or image is None or image.startswith(base) else base + image
+
+
+def _with_proxy(env: list[dict[str, Any]], settings: PodSettings) -> list[dict[str, Any]]:
+    given = {str(item["name"]).lower() for item in env}
+    return [*env, *({"name": name, "value": escape(value)} for name, value in settings.proxy if name.lower() not in given)]
+
+
 def _mount(volume: str, path: str, *, read_only: bool = False, sub_path: str | None = None) -> dict[str, Any]:
     mount: dict[str, Any] = {"name": volume, "mountPath": path}
     if sub_path is not None:
@@ -331,7 +356,10 @@ def _volumes(settings: PodSettings) -> list[dict[str, Any]]:
         "tmp-agent": settings.tmp_volume,
         "tmp-verifier": settings.tmp_volume,
     }
-    return [{"name": name, "emptyDir": {"sizeLimit": size}} for name, size in sizes.items()]
+    volumes: list[dict[str, Any]] = [{"name": name, "emptyDir": {"sizeLimit": size}} for name, size in sizes.items()]
+    if settings.ca_config_map:
+        volumes.append({"name": "ca", "configMap": {"name": settings.ca_config_map, "items": [{"key": CA_KEY, "path": CA_KEY}]}})
+    return volumes
 
 
 def volume_limits(settings: PodSettings) -> dict[str, int]:

@@ -54,6 +54,14 @@ class Settings:
     task_volume: str = "8Gi"
     logs_volume: str = "1Gi"
     tmp_volume: str = "1Gi"
+    image_prefix: str = ""
+    """Registry and path before the names of the tasks' images; empty: as the tasks say."""
+    ca_config_map: str = ""
+    """ConfigMap in each namespace of trials whose key ``ca.crt`` holds the authorities that stage, agent and verifier trust."""
+    http_proxy: str = ""
+    """For agents and environments; nothing of our own goes through it."""
+    https_proxy: str = ""
+    no_proxy: str = ""
 
     namespaces: tuple[str, ...] = ()
     """Namespaces to watch; empty means the whole cluster."""
@@ -134,7 +142,15 @@ class Settings:
             task_volume=self.task_volume,
             logs_volume=self.logs_volume,
             tmp_volume=self.tmp_volume,
+            image_prefix=self.image_prefix,
+            ca_config_map=self.ca_config_map,
+            proxy=self._proxy(),
         )
+
+    def _proxy(self) -> tuple[tuple[str, str], ...]:
+        """In both spellings: programs disagree on which one they read."""
+        given = (("HTTP_PROXY", self.http_proxy), ("HTTPS_PROXY", self.https_proxy), ("NO_PROXY", self.no_proxy))
+        return tuple((spelling, value) for name, value in given if value for spelling in (name, name.lower()))
 
     def limits(self, *, pending_seconds: float) -> Limits:
         """How long Pods of a job may wait."""
