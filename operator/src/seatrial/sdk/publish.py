@@ -44,6 +44,8 @@ LABELLED: Final = ("difficulty", "category")
 # Below this, starting processes costs more than they save.
 _TASKS_FOR_PROCESSES: Final = 24
 _APPLY_THREADS: Final = 8
+# Tasks handed to a process at a time.
+_CHUNK: Final = 8
 
 Outcome = Literal["created", "revised", "unchanged", "failed"]
 Stage = Literal["check", "pack", "upload", "register", "verify", "taskset"]
@@ -376,7 +378,7 @@ def _store_all(
             # The operator reads, checks and extracts each archive before the task is verified, and that is waited for.
             read_back=False,
         )
-        for done, item in enumerate(pool.map(work, folders), 1):
+        for done, item in enumerate(pool.map(work, folders, chunksize=_CHUNK), 1):
             progress(Progress("pack" if options.dry_run else "upload", done, len(folders), Path(item.folder).name))
             yield item
 
