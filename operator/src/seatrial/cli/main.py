@@ -14,7 +14,27 @@ from typing import Final
 
 import typer
 
-from seatrial.cli import artifacts, check, compare, doctor, download, get, init, logs, plot, publish, results, run, steer, tag, version, watch
+from seatrial.cli import (
+    adapter,
+    artifacts,
+    check,
+    compare,
+    diff,
+    doctor,
+    download,
+    gc,
+    get,
+    init,
+    logs,
+    plot,
+    publish,
+    results,
+    run,
+    steer,
+    tag,
+    version,
+    watch,
+)
 from seatrial.cli.exits import exit_of
 from seatrial.errors import SeatrialError
 
@@ -49,10 +69,21 @@ for name, command, summary in (
     ("suspend", steer.suspend, "Stop a job for now."),
     ("resume", steer.resume, "Let a suspended job go on."),
     ("tag", tag.tag, "Tag the current revision of a task or taskset."),
+    ("diff", diff.diff, "Show what changed between two revisions."),
+    ("gc", gc.gc, "Find archives that nothing refers to."),
     ("doctor", doctor.doctor, "Check the installation, step by step."),
     ("version", version.version, "Print versions."),
 ):
     app.command(name, short_help=summary)(command)
+
+adapters = typer.Typer(
+    help="Turn another benchmark into Harbor tasks.\n\n\b\nExample:\n  seatrial adapter init my-bench",
+    rich_markup_mode=None,
+    no_args_is_help=True,
+)
+adapters.command("init", short_help="Make a new adapter.")(adapter.init)
+adapters.command("run", short_help="Generate the tasks of a benchmark.")(adapter.run)
+app.add_typer(adapters, name="adapter", short_help="Turn another benchmark into Harbor tasks.")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
