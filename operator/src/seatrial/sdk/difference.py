@@ -17,6 +17,8 @@ from seatrial.taskpkg.extract import extract_archive
 Raw = dict[str, Any]
 # Longer files are named and not shown.
 TEXT_BYTES: Final = 256 * 1024
+# Derived from files and members, which are compared themselves.
+_SHOWN_ELSEWHERE: Final = frozenset({"source", "members", "instruction", "harborHash"})
 
 
 def diff_tasks(store: Store, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
@@ -102,7 +104,7 @@ def _files(root: Path) -> dict[str, Path]:
 
 
 def _settings(document: Mapping[str, Any]) -> str:
-    content = {name: value for name, value in document["content"].items() if name not in ("source", "members")}
+    content = {name: value for name, value in document["content"].items() if name not in _SHOWN_ELSEWHERE}
     return json.dumps(content, indent=2, sort_keys=True)
 
 
