@@ -62,12 +62,21 @@ PERMUTATIONS: Mapping[str, dict[str, Any]] = {
             "tolerations": [{"key": "system", "operator": "Exists"}],
             "affinity": {"nodeAffinity": {}},
             "priorityClassName": "high",
+            "topologySpreadConstraints": [
+                {"maxSkew": 1, "topologyKey": "topology.kubernetes.io/zone", "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": {}}
+            ],
+        },
+        site={
+            "caBundle": "-----BEGIN CERTIFICATE-----\nMA==\n-----END CERTIFICATE-----\n",
+            "imagePrefix": "mirror.example.com/hub",
+            "proxy": {"httpProxy": "http://proxy:3128", "httpsProxy": "http://proxy:3128", "noProxy": ".svc,10.0.0.0/8"},
         },
         serviceAccount={"name": "evaluator", "annotations": {"role": "evals"}},
         networkPolicies={
             "s3": {"to": [{"ipBlock": {"cidr": "203.0.113.7/32"}}], "port": 8443},
             "publicEgress": [{"to": [{"ipBlock": {"cidr": "10.9.8.7/32"}}], "ports": [{"protocol": "TCP", "port": 3128}]}],
             "verifyInternet": False,
+            "operator": {"create": True, "apiServer": {"cidrs": ["192.0.2.1/32"], "ports": [6443]}},
         },
         metrics={
             "service": {"annotations": {"scrape": "true"}},
@@ -85,6 +94,15 @@ PERMUTATIONS: Mapping[str, dict[str, Any]] = {
         networkPolicies={"create": False},
         metrics={"service": {"enabled": False}},
     ),
+    "store": values(
+        namespaces=["evals"],
+        s3={
+            "endpoint": "http://seatrial-store.seatrial-system.svc.cluster.local:9000",
+            "externalEndpoint": "http://192.0.2.9:30900",
+            "existingSecret": "seatrial-store",
+        },
+        bundledStore={"enabled": True, "nodePort": 30900, "persistence": {"storageClassName": "fast"}},
+    ),
 }
 
 
@@ -100,7 +118,8 @@ def shown(helm: Helm, chosen: Mapping[str, Any]) -> str:
         if item["kind"] == "PrometheusRule":
             item["spec"] = "<rules>"
         for template in (item.get("spec", {}).get("template", {}),) if item["kind"] == "Deployment" else ():
-            template["metadata"]["annotations"]["checksum/settings"] = "<sha256>"
+            if "checksum/settings" in template["metadata"].get("annotations", {}):
+                template["metadata"]["annotations"]["checksum/settings"] = "<sha256>"
     return yaml.safe_dump_all(objects, sort_keys=False, width=130)
 
 
@@ -424,3 +443,29 @@ def test_monitors_choose_the_operator_by_labels_that_it_has(helm: Helm) -> None:
         port,
         "http",
     ]
+
+
+def test_authorities_reach_the_operator_and_each_namespace_of_trials(helm: Helm) -> None:
+    objects = helm.objects(PERMUTATIONS["full"])
+    found = [item for item in objects if item["kind"] == "ConfigMap" and item["metadata"]["name"] == "trials-ca"]
+    assert {item["metadata"]["namespace"] for item in found} == {"evals", "seatrial-system"}
+    settings = one(objects, "ConfigMap", "trials")["data"]
+    (mount,) = [
+        item
+        for item in one(objects, "Deployment", "trials")["spec"]["template"]["spec"]["containers"][0]["volumeMounts"]
+        if item["name"] == "ca"
+    ]
+    assert (settings["SEATRIAL_S3_CA"], settings["SEATRIAL_CA_CONFIG_MAP"]) == (f"{mount['mountPath']}/ca.crt", "trials-ca")
+
+
+def test_the_bundled_store_is_what_the_values_say(helm: Helm) -> None:
+    objects = helm.objects(PERMUTATIONS["store"])
+    service, secret = one(objects, "Service", "seatrial-store"), one(objects, "Secret", "seatrial-store")
+    client = one(objects, "ConfigMap", "seatrial-client")["data"]
+    assert client["endpoint"] == f"http://{service['metadata']['name']}.{service['metadata']['namespace']}.svc.cluster.local:9000"
+    assert (client["credentialsSecret"], sorted(secret["data"])) == ("seatrial-store", ["accessKey", "secretKey"])
+    pod = one(objects, "Deployment", "seatrial-store")["spec"]["template"]
+    assert service["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
+    assert pod["spec"]["initContainers"][0]["command"] == ["mkdir", "-p", "/data/evals"]
+    # The operator's selector must not choose the store.
+    assert not one(objects, "Deployment", "seatrial")["spec"]["selector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()

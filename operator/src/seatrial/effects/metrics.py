@@ -80,7 +80,7 @@ class Metrics:
             registry=registry,
         )
         self.trials = Gauge("seatrial_trials", "Trials of the EvalJobs that exist, by state.", ["state"], registry=registry)
-        self.concurrency = Gauge("seatrial_concurrency", "Trial Pods that running EvalJobs may have at a time, in sum.", registry=registry)
+        self.concurrency = Gauge("seatrial_concurrency", "Trial Pods that EvalJobs at work may have at a time, in sum.", registry=registry)
         self.pods_created = Counter("seatrial_pods_created", "Pods created for trials.", registry=registry)
         self.pods_deleted = Counter("seatrial_pods_deleted", "Pods of trials deleted.", registry=registry)
         self.phase_seconds = Histogram(
@@ -171,7 +171,7 @@ class Metrics:
             phase = status.get("phase") or "Pending"
             phases[phase] += 1
             trials.update({state: (status.get("trials") or {}).get(state, 0) for state in STATES})
-            concurrency += body.get("spec", {}).get("concurrency", 0) if phase == "Running" else 0
+            concurrency += body.get("spec", {}).get("concurrency", 0) if phase in ("Pending", "Running") else 0
         for phase in JOB_PHASES:
             self.jobs.labels(phase).set(phases[phase])
         for state in STATES:
