@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import functools
 import itertools
 import json
 import time
@@ -64,7 +65,7 @@ class FakeApi:
         self._oldest = 0
         self._version = itertools.count(100)
         self._uid = itertools.count(1)
-        self._current = 100
+        self._current = 99
         self._news = asyncio.Condition()
         self._streams: set[asyncio.Task[Any]] = set()
         self._cut = asyncio.Event()
@@ -143,7 +144,12 @@ class FakeApi:
     def forget_history(self) -> None:
         """What happened so far can no longer be watched: 410 for older versions."""
         self._log.clear()
-        self._oldest = self._current
+        self._oldest = self._current = next(self._version)
+
+    @property
+    def watches(self) -> int:
+        """Open watch connections."""
+        return len(self._streams)
 
     def cut_watches(self) -> None:
         """End all watch connections without a word."""
@@ -228,7 +234,7 @@ class FakeApi:
                 position = len(self._log)
                 async with self._news:
                     try:
-                        await asyncio.wait_for(self._news.wait_for(lambda seen=position: len(self._log) != seen), 0.3)
+                        await asyncio.wait_for(self._news.wait_for(functools.partial(self._has_news, position)), 0.3)
                     except TimeoutError:
                         bookmark = {"kind": kind.plural, "metadata": {"resourceVersion": str(self._current)}}
                         await response.write(json.dumps({"type": "BOOKMARK", "object": bookmark}).encode() + b"\n")
@@ -239,6 +245,9 @@ class FakeApi:
             return response
         finally:
             self._streams.discard(task)
+
+    def _has_news(self, position: int) -> bool:
+        return len(self._log) != position
 
     def _create(self, kind: Kind, namespace: str, body: Raw) -> web.Response:
         body["metadata"]["namespace"] = namespace

@@ -278,9 +278,10 @@ class JobPass:
         uid, now = job.metadata.uid, self._clock.monotonic()
         pods = self._pods.pods(uid)
         gone = {(pod.trial, pod.retry): pod for pod in self._pods.gone(uid).values() if pod.owner_uid == uid}
-        shown = {(pod.trial, pod.retry) for pod in pods.values()}
+        shown = {(pod.trial, pod.retry): pod.uid for pod in pods.values()}
         for key, (pod_uid, at) in list(memory.started.items()):
-            seen = key in shown or (key in gone and gone[key].uid == pod_uid)
+            # By UID: what is shown or gone may be an earlier Pod of the same name.
+            seen = shown.get(key) == pod_uid or (key in gone and gone[key].uid == pod_uid)
             if seen or now - at > EXPECTATION_SECONDS:
                 del memory.started[key]
         live = {pod.uid for pod in pods.values()}
@@ -316,7 +317,7 @@ class JobPass:
             loaded = await self._planner.freeze(job)
             log.info("job planned", extra={"job": str(job.key), "trials": loaded.frozen.trials, "tasks": loaded.frozen.tasks})
         prefix = self._prefix(job)
-        memory = Memory(loaded, RowLog(self._store, prefix), ResultFinder(self._store, prefix, self._settings.job_key(meta.uid)))
+        memory = Memory(loaded, RowLog(self._store, prefix, adopted=loaded.plan.adopted), ResultFinder(self._store, prefix, self._settings.job_key(meta.uid)))
         if named is not None:
             await memory.rows.load()
             await self._remember_results(memory)
@@ -337,13 +338,16 @@ class JobPass:
     # --- status ----------------------------------------------------------------------------------------------------------------------
 
     async def _write_soon(self, body: Raw, job: EvalJob, memory: Memory, decided: Plan) -> float | None:
-        """Write the status unless it was written a moment ago; the answer is when to come back for it."""
+        """Write the status unless it was written a moment ago; the answer is when to come back for it.
+
+        A status reads every row: it is computed only when it may be sent, or is the last one.
+        """
+        left = memory.status_at + self._settings.status_interval_seconds - self._clock.monotonic()
+        if left > 0 and memory.summary_key is None:
+            return left
         status = self._status(body, job, memory, decided)
         if not merge_difference(body.get("status") or {}, status):
             return None
-        left = memory.status_at + self._settings.status_interval_seconds - self._clock.monotonic()
-        if left > 0 and not is_terminal(status):
-            return left
         if not await self._send(body, memory, status):
             return 0.0
         if is_terminal(status):

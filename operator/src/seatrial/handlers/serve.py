@@ -47,6 +47,7 @@ from seatrial.handlers.writer import StatusWriter
 log = logging.getLogger(__name__)
 
 DRAIN_SECONDS: Final = 10.0
+FLUSH_SECONDS: Final = 2.0
 QUICK_SECONDS: Final = 0.05
 """Shortest pause between passes of one object."""
 TRIAL_SECONDS: Final = 0.0001
@@ -288,7 +289,7 @@ async def _lead(operator: Operator, elector: Elector, health: Health, *, setting
         operator.queue.close()
         # Before Kopf stops: it cancels every task that was made after its start.
         await _first(operator.queue.idle(), asyncio.sleep(DRAIN_SECONDS))
-        await operator.events.flush()
+        await _first(operator.events.flush(), asyncio.sleep(FLUSH_SECONDS))
         stop.set()
         await asyncio.wait([watching], timeout=DRAIN_SECONDS)
     finally:

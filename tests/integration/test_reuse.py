@@ -1,0 +1,226 @@
+"""Results that are used again: rescoring, another job's results, the cache. No Pod runs for what is taken."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from seatrial.core.naming import job_prefix
+from tests.integration.harness import World, operator, wait_until, world
+
+
+def folder(made: World, name: str) -> str:
+    return job_prefix("evals", name, made.job(name)["metadata"]["uid"])
+
+
+def document(made: World, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(made.store.objects[f"{folder(made, name)}summary.json"])
+    return found
+
+
+def numbers(made: World, name: str) -> dict[str, Any]:
+    """The summary without what names the job."""
+    return {key: value for key, value in document(made, name).items() if key not in ("job", "run_id")}
+
+
+def entries(made: World) -> dict[str, bytes]:
+    return {key: data for key, data in made.store.objects.items() if key.startswith("cache/")}
+
+
+def one_errored(pod: Any) -> str:
+    return "errored" if "task-1" in pod["metadata"]["labels"]["seatrial.dev/task"] else "scored"
+
+
+# --- rescoring --------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.conforms("N-88", "N-90", "N-97", "N-134")
+async def test_a_rescore_gives_the_same_numbers_and_starts_no_pod() -> None:
+    async with world() as made, operator(made):
+        made.suite(3)
+        made.fate = one_errored
+        made.submit("first", attempts=2)
+        await made.ended("first")
+        started = len(made.runs)
+        made.submit("again", taskset=None, rescore={"job": "first"})
+        seen = await made.ended("again")
+        assert len(made.runs) == started
+        assert (seen["phase"], seen["progress"], seen["trials"]["cached"]) == ("Completed", "6/6", 6)
+        assert numbers(made, "again") == numbers(made, "first")
+        rows = [json.loads(line) for line in made.store.objects[f"{folder(made, 'again')}trials.jsonl"].splitlines()]
+        home = folder(made, "first").rstrip("/").rpartition("/")[2]
+        assert {row["evidence"]["result"]["ref"].split("/trials/")[0] for row in rows if row["evidence"]} == {f"../{home}"}
+
+
+@pytest.mark.conforms("N-94")
+async def test_a_rescore_with_other_metrics_and_gates_scores_the_same_trials_differently() -> None:
+    async with world() as made, operator(made):
+        made.suite(2)
+        made.submit("first")
+        await made.ended("first")
+        gate = [{"score": "reward.sum", "atLeast": 3.0}]
+        made.submit("again", taskset=None, rescore={"job": "first"}, metrics=[{"type": "sum"}], thresholds=gate)
+        seen = await made.ended("again")
+        assert (seen["phase"], seen["scores"][0]) == ("Failed", {"name": "reward.sum", "value": "2", "count": 2, "missing": 0})
+        assert seen["thresholds"] == [{"score": "reward.sum", "atLeast": 3.0, "value": "2", "passed": False}]
+
+
+@pytest.mark.conforms("N-91")
+async def test_a_rescore_works_after_the_tasks_are_gone() -> None:
+    async with world() as made, operator(made):
+        made.suite(1)
+        made.submit("first")
+        await made.ended("first")
+        made.api.remove("tasksets", "suite")
+        made.api.remove("tasks", "task-0")
+        made.submit("again", taskset=None, rescore={"job": "first"})
+        assert (await made.ended("again"))["mean"] == "1.000"
+
+
+@pytest.mark.conforms("N-88", "N-96")
+async def test_a_rescore_of_nothing_or_under_another_key_is_refused_by_name() -> None:
+    async with world() as made, operator(made):
+        made.suite(1)
+        made.fate = lambda pod: "silent"
+        made.submit("running")
+        await wait_until(lambda: made.status("running").get("trials", {}).get("running"), lambda running: running == 1)
+        made.submit("absent", taskset=None, rescore={"job": "nobody"})
+        made.submit("early", taskset=None, rescore={"job": "running"})
+        for name in ("absent", "early"):
+            await wait_until(lambda name=name: made.condition("Failed", name), lambda found: found == ("True", "RescoreSource"))  # type: ignore[misc]
+        made.fate = lambda pod: "scored"
+        made.submit("keyed", rewardKey="reward")
+        await wait_until(lambda: made.condition("Finished", "keyed")[0], lambda status: status == "True")
+        made.submit("unkeyed", taskset=None, rescore={"job": "keyed"})
+        await wait_until(lambda: made.condition("Failed", "unkeyed"), lambda found: found == ("True", "RewardKeyInconsistent"))
+
+
+# --- another job's results --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.conforms("N-135", "N-145")
+async def test_only_errored_trials_of_a_job_run_again() -> None:
+    async with world() as made, operator(made):
+        made.suite(3)
+        made.fate = one_errored
+        made.submit("first")
+        await made.ended("first")
+        made.runs.clear()
+        made.fate = lambda pod: "scored"
+        made.submit("second", cache={"job": "first", "rerunErrors": ["RewardFileNotFoundError"]})
+        seen = await made.ended("second")
+        assert (seen["trials"]["scored"], seen["trials"]["cached"], len(made.runs)) == (3, 2, 1)
+        made.submit("third", cache={"job": "first", "rerunErrors": ["OOMKilled"]})
+        seen = await made.ended("third")
+        assert (seen["trials"]["errored"], seen["trials"]["cached"], len(made.runs)) == (1, 3, 1)
+
+
+async def test_raising_attempts_runs_only_what_is_missing() -> None:
+    async with world() as made, operator(made):
+        made.suite(2)
+        made.submit("first", attempts=1)
+        await made.ended("first")
+        made.runs.clear()
+        made.submit("second", attempts=3, cache={"job": "first"})
+        seen = await made.ended("second")
+        assert (seen["trials"]["scored"], seen["trials"]["cached"], len(made.runs)) == (6, 2, 4)
+
+
+# --- the cache --------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.conforms("N-139", "N-152")
+async def test_without_a_policy_nothing_is_reused_and_nothing_is_kept() -> None:
+    async with world() as made, operator(made):
+        made.suite(1)
+        made.submit("warm", cache={"policy": "reuse"})
+        await made.ended("warm")
+        before = entries(made)
+        for name in ("first", "second"):
+            made.submit(name)
+            assert (await made.ended(name))["trials"]["cached"] == 0
+        assert len(made.runs) == 3
+        assert entries(made) == before
+
+
+@pytest.mark.conforms("N-140", "N-149")
+async def test_the_same_work_is_done_once_whatever_scores_and_concurrency_are_asked_for() -> None:
+    async with world() as made, operator(made):
+        made.suite(2)
+        made.submit("first", cache={"policy": "reuse"})
+        await made.ended("first")
+        made.runs.clear()
+        made.submit("second", cache={"policy": "reuse"}, concurrency=9, metrics=[{"type": "max"}], rewardKey="reward", retry={"max": 2})
+        seen = await made.ended("second")
+        assert (seen["phase"], seen["trials"]["cached"], made.runs) == ("Completed", 2, [])
+        assert seen["scores"][0] == {"name": "reward.max", "value": "1", "count": 2, "missing": 0}
+
+
+@pytest.mark.conforms("N-142", "N-148")
+async def test_an_incomplete_cache_is_completed_and_a_subset_of_it_serves() -> None:
+    async with world() as made, operator(made):
+        made.suite(3)
+        made.submit("two", cache={"policy": "reuse"}, select={"include": ["bench/task-[01]"]})
+        await made.ended("two")
+        made.runs.clear()
+        made.submit("three", cache={"policy": "reuse"}, attempts=2)
+        seen = await made.ended("three")
+        assert (seen["trials"]["cached"], len(made.runs)) == (2, 4)
+        made.submit("one", cache={"policy": "reuse"}, select={"include": ["bench/task-2"]})
+        assert ((await made.ended("one"))["trials"]["cached"], len(made.runs)) == (1, 4)
+
+
+@pytest.mark.conforms("N-143")
+async def test_errored_results_and_broken_entries_are_never_served() -> None:
+    async with world() as made, operator(made):
+        made.suite(2)
+        made.fate = one_errored
+        made.submit("first", cache={"policy": "reuse"})
+        await made.ended("first")
+        (key,) = entries(made)
+        for broken in (
+            b"",
+            b"{",
+            b"[]",
+            json.dumps({"format": 0, "row": {}}).encode(),
+            json.dumps({"format": 1, "row": {"trial": 7}}).encode(),
+        ):
+            made.store.objects[key] = broken
+            made.runs.clear()
+            made.submit(f"j{len(broken)}", cache={"policy": "reuse"})
+            seen = await made.ended(f"j{len(broken)}")
+            assert (seen["trials"]["cached"], len(made.runs)) == (0, 2)
+            assert json.loads(made.store.objects[key])["format"] == 1
+
+
+@pytest.mark.conforms("N-153")
+async def test_an_entry_of_an_older_format_runs_once_more_and_then_hits() -> None:
+    async with world() as made, operator(made):
+        made.suite(1)
+        made.submit("first", cache={"policy": "reuse"})
+        await made.ended("first")
+        (key,) = entries(made)
+        made.store.objects[key] = json.dumps({**json.loads(made.store.objects[key]), "format": 0}).encode()
+        for name, cached in (("second", 0), ("third", 1)):
+            made.submit(name, cache={"policy": "reuse"})
+            assert (await made.ended(name))["trials"]["cached"] == cached
+
+
+@pytest.mark.conforms("N-144", "N-146")
+async def test_refresh_runs_everything_and_replaces_while_reuse_keeps_the_first() -> None:
+    async with world() as made, operator(made):
+        made.suite(1)
+        made.submit("first", cache={"policy": "reuse"})
+        await made.ended("first")
+        (key,) = entries(made)
+        kept = made.store.objects[key]
+        made.submit("fresh", cache={"policy": "refresh"})
+        assert ((await made.ended("fresh"))["trials"]["cached"], len(made.runs)) == (0, 2)
+        assert json.loads(made.store.objects[key])["row"]["origin"]["folder"] == folder(made, "fresh")
+        assert json.loads(kept)["row"]["origin"]["folder"] == folder(made, "first")
+        replaced = made.store.objects[key]
+        made.submit("later", cache={"policy": "reuse"})
+        await made.ended("later")
+        assert made.store.objects[key] == replaced
