@@ -275,3 +275,34 @@ def test_a_curve_needs_several_attempts(seatrial: Callable[..., Ran], write_job:
     ran = seatrial("plot", "job", "--kind", "pass-at-k")
     assert ran.code == 2
     assert "tasks with several scored attempts" in ran.err
+
+
+@pytest.mark.conforms("N-209")
+def test_a_saved_bundle_follows_byte_for_byte_from_its_rows(
+    seatrial: Callable[..., Ran], write_job: Callable[..., Any], store: Store
+) -> None:
+    item = write_job("job", SEVEN)
+    ran = seatrial("rescore", "job", "--check")
+    assert (ran.code, ran.out.splitlines()) == (
+        0,
+        [f"{file}: identical" for file in ("metadata.json", "tasks.jsonl", "trials.jsonl", "scores.jsonl", "report.html", "summary.json")],
+    )
+    key = f"{job_prefix('evals', 'job', item['metadata']['uid'])}summary.json"
+    store.put(key, store.get(key, max_bytes=10**7).replace(b"0.55", b"0.95"))
+    ran = seatrial("rescore", "job", "--check")
+    assert (ran.code, ran.out.splitlines()[-1]) == (1, "summary.json: differs")
+
+
+def test_rescore_and_rerun_make_jobs_over_the_old_one(seatrial: Callable[..., Ran], write_job: Callable[..., Any], kube: Any) -> None:
+    write_job("job", SEVEN)
+    assert seatrial("rescore", "job", "--metric", "max:zero", "--threshold", "reward.max=1", "--job-name", "again", "--detach").code == 0
+    assert kube.get("evaljobs", "again")["spec"] == {
+        "rescore": {"job": "job"},
+        "metrics": [{"type": "max", "missing": "zero"}],
+        "thresholds": [{"score": "reward.max", "atLeast": 1.0}],
+    }
+    assert seatrial("rescore", "job", "--metric", "avg").code == 2
+    assert seatrial("run", "--from", "job", "--rerun-errors", "NodeLost", "-k", "3", "--job-name", "more", "--detach").code == 0
+    assert kube.get("evaljobs", "more")["spec"] == {"taskset": "suite", "cache": {"job": "job", "rerunErrors": ["NodeLost"]}, "attempts": 3}
+    assert seatrial("run", "--rerun-errors", "NodeLost", "-d", "suite").code == 2
+    assert seatrial("run", "--from", "again", "--detach").code == 2

@@ -57,7 +57,6 @@ def test_what_may_change_later_is_not_frozen() -> None:
             Reason.UNSUPPORTED_METRIC,
             id="metric script",
         ),
-        pytest.param(make_job().spec(cache={"policy": "reuse"}), Reason.UNSUPPORTED, id="cache"),
         pytest.param(make_job().spec(limits={"maxCostUsd": 1.0}), Reason.UNSUPPORTED, id="cost"),
     ],
 )

@@ -484,13 +484,36 @@ class ArtifactSpec(Model):
         return self
 
 
+_CACHE_JOB = Rule("!has(self.job) || self.policy == 'none'", "job goes with policy none: results come from that job or from the cache")
+_CACHE_RERUN = Rule("!has(self.rerunErrors) || has(self.job)", "rerunErrors goes with job")
+
+
 class CacheSpec(Model):
     """Reuse of earlier results."""
+
+    model_config = ConfigDict(json_schema_extra=cel(_CACHE_JOB, _CACHE_RERUN))
 
     policy: Literal["none", "reuse", "refresh"] = Field(
         default="none",
         description="none: run all; reuse: take matching results, run the rest; refresh: run all and replace them.",
     )
+    job: DnsName | None = Field(
+        default=None, description="An ended EvalJob of the same namespace whose results are taken for the same attempts at the same tasks."
+    )
+    rerun_errors: tuple[ErrorName, ...] | None = Field(
+        default=None,
+        max_length=64,
+        description="Errors whose trials run again instead of being taken from job; empty or absent: every errored trial.",
+        json_schema_extra={LIST_TYPE: "set"},
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.job is not None and self.policy != "none":
+            raise fault("cache", _CACHE_JOB.message)
+        if self.rerun_errors is not None and self.job is None:
+            raise fault("cache", _CACHE_RERUN.message)
+        return self
 
 
 # --- Pods ----------------------------------------------------------------------------------------------------------------------------

@@ -113,6 +113,10 @@ class Reason(StrEnum):
     """Tasks times attempts exceed the operator's limit."""
     URL_LIFETIME_TOO_SHORT = "UrlLifetimeTooShort"
     """A trial would outlive its presigned URLs."""
+    RESCORE_SOURCE = "RescoreSource"
+    """The job whose results are to be taken does not exist, has not ended, or has no results."""
+    REWARD_KEY_INCONSISTENT = "RewardKeyInconsistent"
+    """Saved trials were scored under another reward key."""
     PLAN_CORRUPT = "PlanCorrupt"
     """The stored plan is not the one whose digest is in the status."""
 

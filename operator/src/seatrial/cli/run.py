@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -63,6 +64,13 @@ def run(
     artifact: Annotated[Strings, _many("--artifact", help="Path of the environment to save; repeatable.")] = None,
     reward_key: Annotated[str | None, typer.Option("--reward-key", help="The reward that counts; else reward.", show_default=False)] = None,
     threshold: Annotated[Strings, _many("--threshold", help="SCORE=NUMBER, such as reward.mean=0.8; else the job fails.")] = None,
+    from_job: Annotated[
+        str | None,
+        typer.Option("--from", metavar="JOB", help="Take this job's settings and results; run what is missing.", show_default=False),
+    ] = None,
+    rerun_errors: Annotated[
+        Strings, _many("--rerun-errors", help="With --from: only trials with this error run again, else all errored ones; repeatable.")
+    ] = None,
     job_name: Annotated[str | None, typer.Option("--job-name", help="Name of the EvalJob.", show_default=False)] = None,
     taskset: Annotated[str | None, typer.Option("--taskset", help="Also write this Taskset when publishing.", show_default=False)] = None,
     recursive: Annotated[bool, typer.Option("--recursive", help="Look into category folders.")] = False,
@@ -85,6 +93,7 @@ def run(
     Examples:
       seatrial run ./suite -a oracle -k 2 -n 8
       seatrial run -d smoke -a oracle --threshold reward.mean=0.8
+      seatrial run --from nightly-41 --rerun-errors OOMKilled
     """
     from dataclasses import replace
 
@@ -92,9 +101,25 @@ def run(
     from seatrial.errors import InvalidSpec
     from seatrial.sdk.request import JobRequest, build_job, parse_kwargs, parse_pairs, parse_secrets, parse_thresholds
 
-    sources = [source for source in (folder, path, tasks or None, dataset) if source is not None]
+    sources = [source for source in (folder, path, tasks or None, dataset, from_job) if source is not None]
     if len(sources) != 1:
-        raise InvalidSpec("run", "give exactly one of DIR, -p, -t and -d: what shall be evaluated?")
+        raise InvalidSpec("run", "give exactly one of DIR, -p, -t and -d (or --from JOB): what shall be evaluated?")
+    limits = (pending_timeout, job_timeout)
+    if from_job is not None:
+        _again(
+            Session(cluster, store),
+            from_job,
+            rerun_errors or (),
+            name=job_name,
+            attempts=attempts,
+            dry_run=dry_run,
+            detach=detach,
+            limits=limits,
+            output=output,
+        )
+        return
+    if rerun_errors:
+        raise InvalidSpec("--rerun-errors", "goes with --from JOB")
     request = JobRequest(
         taskset=dataset,
         tasks=tuple(tasks or ()),
@@ -161,6 +186,26 @@ def run(
     _execute(session, request, dry_run=dry_run, detach=detach, limits=(pending_timeout, job_timeout), output=output)
 
 
+def _again(
+    session: Session,
+    job: str,
+    rerun_errors: Sequence[str],
+    *,
+    name: str | None,
+    attempts: int,
+    dry_run: bool,
+    detach: bool,
+    limits: tuple[float | None, float | None],
+    output: Output,
+) -> None:
+    """A new job that takes an ended one's results and runs the rest."""
+    from seatrial.api.names import EVALJOB
+    from seatrial.sdk.reuse import rerun_body
+
+    body = rerun_body(session.cluster.get(EVALJOB, job), name=name, rerun_errors=rerun_errors, attempts=attempts)
+    send_body(session, body, dry_run=dry_run, detach=detach, limits=limits, output=output)
+
+
 def from_report(request: JobRequest, report: PublishReport, *, suite: str) -> JobRequest:
     """The job over what was just published: pinned, so that a later publication cannot slip in. The folder gives it its name."""
     from dataclasses import replace
@@ -187,18 +232,27 @@ def _execute(
     limits: tuple[float | None, float | None],
     output: Output,
 ) -> None:
+    from seatrial.sdk.request import build_job
+
+    send_body(
+        session, build_job(request, namespace=session.cluster.namespace), dry_run=dry_run, detach=detach, limits=limits, output=output
+    )
+
+
+def send_body(
+    session: Session, body: dict[str, Any], *, dry_run: bool, detach: bool, limits: tuple[float | None, float | None], output: Output
+) -> None:
+    """Create an EvalJob and follow it to its end, or print it."""
+    from seatrial.api.names import EVALJOB
     from seatrial.cli.console import note, show
     from seatrial.cli.watch import watch_job
-    from seatrial.sdk.jobs import submit
-    from seatrial.sdk.request import build_job
 
     if dry_run:
         import yaml
 
-        show(yaml.safe_dump(build_job(request, namespace=session.cluster.namespace), sort_keys=False).rstrip())
+        show(yaml.safe_dump(body, sort_keys=False).rstrip())
         return
-    job = submit(session.cluster, request)
-    name = job["metadata"]["name"]
+    name = session.cluster.create(EVALJOB, body)["metadata"]["name"]
     if detach:
         show(f"evaljob/{name}")
         return

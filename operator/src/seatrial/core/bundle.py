@@ -117,9 +117,9 @@ def trial_record(row: Row, *, task: str, primary: str) -> dict[str, Any]:
     completed = row.error is None and row.outcome == "scored" and primary in (rewards or {})
     evidence = {}
     if row.stored:
-        evidence["result"] = {"ref": naming.result_key("", *_origin(row)), "sha256": row.result_sha256}
+        evidence["result"] = {"ref": naming.result_key(*_place(row)), "sha256": row.result_sha256}
     if row.logs_sha256 is not None:
-        evidence["logs"] = {"ref": naming.logs_key("", *_origin(row)), "sha256": row.logs_sha256}
+        evidence["logs"] = {"ref": naming.logs_key(*_place(row)), "sha256": row.logs_sha256}
     return {
         "id": row.trial,
         "task_id": task,
@@ -133,7 +133,7 @@ def trial_record(row: Row, *, task: str, primary: str) -> dict[str, Any]:
             "reward_details": rewards or {},
             "reward_rejections": {},
             "reward_entry_rejections": [],
-            "harbor_trial_dir": naming.result_key("", *_origin(row)).rpartition("/")[0],
+            "harbor_trial_dir": naming.result_key(*_place(row)).rpartition("/")[0],
         },
     }
 
@@ -143,7 +143,7 @@ def row_record(key: naming.TrialKey, history: Sequence[Row]) -> dict[str, Any]:
     *earlier, row = history
     body = {"task": key.task, "agent": key.agent, "attempt": key.attempt, **rows.to_json(row)}
     if row.stored:
-        body["result"] = naming.result_key("", *_origin(row))
+        body["result"] = naming.result_key(*_place(row))
     if earlier:
         body["retries"] = [rows.to_json(item) for item in earlier]
     return body
@@ -221,8 +221,11 @@ def lines(items: Iterable[object]) -> bytes:
     return b"".join(json.dumps(item, sort_keys=True, separators=(",", ":"), allow_nan=False).encode() + b"\n" for item in items)
 
 
-def _origin(row: Row) -> tuple[str, int]:
-    return row.trial, row.retry
+def _place(row: Row) -> tuple[str, str, int]:
+    """Folder relative to the bundle, trial and retry of the stored result; one that was reused lies in the folder of its own job."""
+    if row.origin is None:
+        return "", row.trial, row.retry
+    return f"../{row.origin.folder.rstrip('/').rpartition('/')[2]}/", row.origin.trial, row.origin.retry
 
 
 def _seconds(start: datetime | None, end: datetime | None) -> float | None:

@@ -16,6 +16,7 @@ from seatrial.api.reasons import Reason
 from seatrial.core.expand import Trial, expand, select
 from seatrial.core.gates import unknown_score
 from seatrial.core.naming import TrialKey
+from seatrial.core.rows import Row, from_json, to_json
 from seatrial.errors import SeatrialError
 from seatrial.taskpkg.model import NetworkMode, NetworkPolicy, TaskConfig, TaskOS, VerifierMode
 
@@ -78,6 +79,10 @@ class FrozenPlan:
     """The job's spec without what may change later."""
     tasks: tuple[PlannedTask, ...]
     trials: tuple[Trial, ...]
+    adopted: tuple[Row, ...] = ()
+    """Final rows of trials whose results are reused; no Pod runs for them."""
+    identity: str | None = None
+    """What results of this job may be reused by, where the job takes part in caching."""
 
 
 class Submission(NamedTuple):
@@ -116,17 +121,21 @@ def build_plan(
             raise PlanRefused(Reason.DUPLICATE_TASK_ID, f"{other} and {task.ref} have the same id {task.id!r}: leave one out")
     if (count := len(tasks) * spec.attempts) > max_trials:
         raise PlanRefused(Reason.TOO_MANY_TRIALS, f"{count} trials are more than {max_trials}: split the job or lower attempts")
-    spec_raw = {key: value for key, value in spec.raw().items() if key not in _MUTABLE}
     return FrozenPlan(
         namespace=submission.namespace,
         job=submission.job,
         uid=submission.uid,
         created_at=submission.created_at,
         taskset=taskset,
-        spec=spec_raw,
+        spec=frozen_spec(spec),
         tasks=tasks,
         trials=expand(submission.uid, [task.id for task in tasks], agents=[agent_name(spec.agent)], attempts=spec.attempts),
     )
+
+
+def frozen_spec(spec: EvalJobSpec) -> dict[str, Any]:
+    """The spec without what may change later."""
+    return {key: value for key, value in spec.raw().items() if key not in _MUTABLE}
 
 
 def task_labels(metadata: Mapping[str, Any]) -> dict[str, str]:
@@ -146,10 +155,6 @@ def refuse_unsupported(spec: EvalJobSpec) -> None:
     Raises:
         PlanRefused: always with the field and the next step.
     """
-    if spec.rescore is not None:
-        raise PlanRefused(Reason.UNSUPPORTED, "spec.rescore is not supported by this version: run the tasks again")
-    if spec.cache.policy != "none":
-        raise PlanRefused(Reason.UNSUPPORTED, "spec.cache.policy must be none in this version")
     if spec.limits.max_cost_usd is not None:
         raise PlanRefused(Reason.UNSUPPORTED, "spec.limits.maxCostUsd is not supported by this version: remove it")
     if any(metric.type == "script" for metric in spec.metrics):
@@ -207,7 +212,7 @@ def _network_unsupported(config: TaskConfig) -> str | None:
     policies = {network_of(policy) for policy in (config.baseline_policy(), *phases)}
     if None in policies:
         return "network_mode = 'allowlist' with hosts is not supported by this version; use public or no-network"
-    if len(policies) > 1:
+    if any(len(policies) > 1 for policies in networks):
         return "[agent] or [verifier] changes network_mode, which is not supported by this version; use one mode for the task"
     return None
 
@@ -247,6 +252,8 @@ def decode_plan(data: bytes) -> FrozenPlan:
     Raises:
         PlanRefused: not a plan of this version.
     """
+        **({"adopted": [to_json(row) for row in plan.adopted]} if plan.adopted else {}),
+        **({"identity": plan.identity} if plan.identity else {}),
     try:
         body = json.loads(data)
         if body["schema"] != SCHEMA:
@@ -274,6 +281,8 @@ def config_to_json(config: TaskConfig) -> dict[str, Any]:
     return config.model_dump(mode="json", exclude_defaults=True, exclude={"metadata"})
 
 
+            adopted=tuple(from_json(row) for row in body.get("adopted", ())),
+            identity=body.get("identity"),
 def _task_to_json(task: PlannedTask) -> dict[str, Any]:
     return {
         "id": task.id,

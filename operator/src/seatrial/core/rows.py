@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 from seatrial.api.reasons import Reason
 from seatrial.contract import Cause
@@ -31,6 +31,15 @@ class TrialError:
 
 
 @dataclass(frozen=True, slots=True)
+class Origin(NamedTuple):
+    """Where a reused result was made; its evidence stays there."""
+
+    folder: str
+    """Key prefix of that job, with a slash at its end."""
+    trial: str
+    retry: int
+
+
 class Row:
     trial: str
     retry: int
@@ -52,6 +61,8 @@ class Row:
     tampered: bool = False
     leftover_processes: int = 0
 
+    origin: Origin | None = None
+    """Of a row that was taken from another job: no Pod ran for it here."""
     @property
     def is_final(self) -> bool:
         return self.outcome != "retried"
@@ -85,6 +96,7 @@ def to_json(row: Row) -> dict[str, Any]:
         "tampered": row.tampered or None,
         "leftoverProcesses": row.leftover_processes or None,
     }
+        "origin": row.origin._asdict() if row.origin is not None else None,
     return body | {name: value for name, value in optional.items() if value is not None}
 
 
@@ -108,6 +120,7 @@ def from_json(body: Mapping[str, Any]) -> Row:
         tampered=body.get("tampered", False),
         leftover_processes=body.get("leftoverProcesses", 0),
     )
+        origin=Origin(**body["origin"]) if body.get("origin") else None,
 
 
 def to_lines(rows: Iterable[Row]) -> bytes:
@@ -137,5 +150,5 @@ def past(rows: Sequence[Row]) -> tuple[Past, ...]:
     return tuple(
         Past(error=row.error.type if row.error else "", budget=row.budget)
         for row in rows
-        if not row.is_final and (row.error is None or row.error.type != Reason.SUSPENDED)
+        if not row.is_final and (row.error is None or row.error.type not in _NO_FAILURES)
     )

@@ -169,6 +169,7 @@ def build_status(
             errored=progress.count("errored"),
             cancelled=progress.count("cancelled"),
             retried=progress.retried,
+            cached=sum(row.origin is not None for row in progress.final),
         ),
         mean=_mean(summary),
         scores=tuple(

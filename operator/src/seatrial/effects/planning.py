@@ -8,18 +8,33 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
+from seatrial import __version__
 from seatrial.api.evaljob import EvalJob
-from seatrial.api.names import TASKSET
+from seatrial.api.names import EVALJOB, TASKSET
 from seatrial.api.reasons import ConditionType, Reason
-from seatrial.core import naming
-from seatrial.core.frozen import FrozenPlan, PlannedTask, PlanRefused, Submission, build_plan, decode_plan, encode_plan, task_labels
+from seatrial.core import naming, rows
+from seatrial.core.frozen import (
+    FrozenPlan,
+    PlannedTask,
+    PlanRefused,
+    Submission,
+    build_plan,
+    decode_plan,
+    encode_plan,
+    frozen_spec,
+    refuse_unsupported,
+    task_labels,
+)
 from seatrial.core.manifests import url_seconds
-from seatrial.core.status import Frozen, condition_of
+from seatrial.core.reuse import Source, adopt_cached, adopt_job, final_rows, identity, rescore_plan
+from seatrial.core.status import Frozen, condition_of, is_terminal
 from seatrial.effects.aiostore import AsyncStore
 from seatrial.effects.references import LATEST, NotYet, Objects, Ref, check_namespace, parse_ref
 from seatrial.effects.revisions import RevisionMismatch, Revisions
+from seatrial.effects.rows import find_cached
 from seatrial.effects.settings import Settings
 from seatrial.effects.store import MAX_EXPIRES_SECONDS
 from seatrial.effects.taskset_pin import Member, Pinner
@@ -56,6 +71,17 @@ class Planner:
             return await self._read(key)
         except NotFound:
             pass
+        plan = await self._rescored(job) if job.spec.rescore is not None else await self._planned(job)
+        data = encode_plan(plan)
+        try:
+            await self._store.put_new(key, data)
+        except AlreadyExists:
+            return await self._read(key)
+        return Loaded(plan, _frozen(key, data, plan))
+
+    async def _planned(self, job: EvalJob) -> FrozenPlan:
+        """A plan from references, with the results that are reused."""
+        meta, spec = job.metadata, job.spec
         members, taskset = await self._members(job)
         tasks = await self._tasks(members)
         plan = build_plan(
@@ -66,12 +92,43 @@ class Planner:
             max_trials=self._settings.max_trials,
         )
         self._check_lifetimes(plan, job)
-        data = encode_plan(plan)
+        if spec.cache.job is not None:
+            return adopt_job(plan, await self._source(job, spec.cache.job), rerun_errors=spec.cache.rerun_errors or ())
+        if spec.cache.policy == "none":
+            return plan
+        plan = replace(plan, identity=identity(spec, runner_image=self._settings.runner_image, version=__version__))
+        return plan if spec.cache.policy == "refresh" else adopt_cached(plan, await find_cached(self._store, plan))
+
+    async def _rescored(self, job: EvalJob) -> FrozenPlan:
+        """A plan that takes all trials of an ended job."""
+        meta, spec = job.metadata, job.spec
+        refuse_unsupported(spec)
+        assert spec.rescore is not None
+        source = await self._source(job, spec.rescore.job)
+        submission = Submission(namespace=meta.namespace, job=meta.name, uid=meta.uid, created_at=meta.creation_timestamp)
+        return rescore_plan(submission, spec, source, spec_raw=frozen_spec(spec))
+
+    async def _source(self, job: EvalJob, name: str) -> Source:
+        """An ended job of the same namespace with its plan and rows.
+
+        Raises:
+            PlanRefused: RescoreSource, with what is wrong with it.
+        """
+        namespace = job.metadata.namespace
+        body = await self._objects.get(EVALJOB, namespace, name)
+        if body is None:
+            raise PlanRefused(Reason.RESCORE_SOURCE, f"EvalJob {namespace}/{name} does not exist: name an ended job of this namespace")
+        if not is_terminal(body.get("status") or {}):
+            raise PlanRefused(Reason.RESCORE_SOURCE, f"EvalJob {namespace}/{name} has not ended: wait for its end and submit again")
+        folder = naming.job_prefix(namespace, name, body["metadata"]["uid"])
         try:
-            await self._store.put_new(key, data)
-        except AlreadyExists:
-            return await self._read(key)
-        return Loaded(plan, _frozen(key, data, plan))
+            plan, data = await asyncio.gather(
+                self._read(naming.plan_key(folder)), self._store.get(f"{folder}trials.jsonl", max_bytes=PLAN_BYTES)
+            )
+        except NotFound as error:
+            message = f"EvalJob {namespace}/{name} left no results in the object store: take another job"
+            raise PlanRefused(Reason.RESCORE_SOURCE, message) from error
+        return Source(folder, plan.plan, final_rows(rows.from_lines(data)))
 
     async def load(self, frozen: Frozen) -> Loaded:
         """The plan that the status names.
@@ -99,7 +156,7 @@ class Planner:
             refs = [parse_ref(text, namespace=namespace) for text in spec.tasks]
             return await self._pinner.resolve(refs, namespace=namespace), None
         if spec.taskset is None:
-            raise PlanRefused(Reason.UNSUPPORTED, "spec.rescore is not supported by this version: name a taskset or tasks")
+            raise PlanRefused(Reason.UNSUPPORTED, "the job names no task: name a taskset or tasks")
         ref = parse_ref(spec.taskset, namespace=namespace)
         check_namespace(ref.namespace, namespace=namespace, settings=self._settings, text=spec.taskset)
         body = await self._objects.get(TASKSET, ref.namespace, ref.name)

@@ -10,7 +10,7 @@ import asyncio
 import hashlib
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from seatrial.api.evaljob import EvalJobSpec
@@ -18,16 +18,18 @@ from seatrial.contract import RESULT_BYTES, ContractBroken, verify_result
 from seatrial.core import naming, rows
 from seatrial.core.bundle import build_tables
 from seatrial.core.frozen import FrozenPlan
+from seatrial.core.reuse import cache_folder, cache_name, decode_entry, encode_entry, is_reusable
 from seatrial.core.rows import Row
 from seatrial.core.trial import Found, read_result
 from seatrial.effects.aiostore import AsyncStore
-from seatrial.errors import AlreadyExists, NotFound
+from seatrial.errors import AlreadyExists, InvalidSpec, NotFound
 
 log = logging.getLogger(__name__)
 
 SHARD_BYTES: Final = 256 * 1024 * 1024
 BASE_EVERY: Final = 100
 READS: Final = 16
+ENTRY_BYTES: Final = 1024 * 1024
 
 _SHARD: Final = re.compile(r"(\d{8})\.jsonl")
 _BASE: Final = re.compile(r"base-(\d{8})\.jsonl")
@@ -40,11 +42,11 @@ class LostRace(Exception):
 class RowLog:
     """The rows of one job: what is committed, and where the next shard goes."""
 
-    def __init__(self, store: AsyncStore, prefix: str) -> None:
-        self._store, self._prefix = store, prefix
+    def __init__(self, store: AsyncStore, prefix: str, *, adopted: Sequence[Row] = ()) -> None:
+        self._store, self._prefix, self._adopted = store, prefix, adopted
         self._next = 0
-        self._rows: list[Row] = []
-        self.by_trial: dict[str, tuple[Row, ...]] = {}
+        self._rows: list[Row] = list(adopted)
+        self.by_trial: dict[str, tuple[Row, ...]] = rows.by_trial(adopted)
 
     async def load(self) -> None:
         """Read the newest base and the shards after it.
@@ -65,7 +67,7 @@ class RowLog:
                 return rows.from_lines(await self._store.get(key, max_bytes=SHARD_BYTES))
 
         shards = await asyncio.gather(*(read(key) for key in keys))
-        self._rows = [row for shard in shards for row in shard]
+        self._rows = [*self._adopted, *(row for shard in shards for row in shard)]
         self._next = max([base, *numbers], default=-1) + 1
         self.by_trial = rows.by_trial(self._rows)
 
@@ -150,8 +152,55 @@ async def save_results(store: AsyncStore, plan: FrozenPlan, spec: EvalJobSpec, l
     tables = await asyncio.to_thread(build_tables, plan, spec, dict(log_.by_trial))
     *others, last = tables.items()
     await asyncio.gather(*(store.put(f"{prefix}{name}", data, content_type=_type(name)) for name, data in others))
+    if plan.identity is not None:
+        await index_results(store, plan, log_.by_trial, prefix=prefix, replace=spec.cache.policy == "refresh")
     await store.put(f"{prefix}{last[0]}", last[1])
     return Saved(f"{prefix}summary.json")
+
+
+async def find_cached(store: AsyncStore, plan: FrozenPlan) -> dict[str, Row]:
+    """Entries of the cache for the trials of a plan, by name; what cannot be read or has another format is not served.
+
+    Raises:
+        Unavailable, Forbidden: the store.
+    """
+    assert plan.identity is not None
+    folder = cache_folder(plan.namespace, plan.identity)
+    wanted = {cache_name(plan, trial) for trial in plan.trials}
+    present = [name for entry in await store.list(folder) if (name := entry.key.removeprefix(folder)) in wanted]
+
+    async def read(name: str) -> Row | None:
+        try:
+            return decode_entry(await store.get(f"{folder}{name}", max_bytes=ENTRY_BYTES))
+        except (NotFound, InvalidSpec):
+            return None
+
+    found = await asyncio.gather(*(read(name) for name in present))
+    return {name: row for name, row in zip(present, found, strict=True) if row is not None}
+
+
+async def index_results(store: AsyncStore, plan: FrozenPlan, by_trial: Mapping[str, Sequence[Row]], *, prefix: str, replace: bool) -> None:
+    """Put the valid results that ran here into the cache; the first committed one stays unless ``replace``.
+
+    Raises:
+        Unavailable, Forbidden, DiskFull: the store; the call may be repeated.
+    """
+    assert plan.identity is not None
+    folder = cache_folder(plan.namespace, plan.identity)
+
+    async def write(key: str, row: Row) -> None:
+        data = encode_entry(row, folder=prefix)
+        if replace:
+            await store.put(key, data)
+            return
+        try:
+            await store.put_new(key, data)
+        except AlreadyExists:
+            if decode_entry(await store.get(key, max_bytes=ENTRY_BYTES)) is None:
+                await store.put(key, data)
+
+    ended = ((trial, by_trial[trial.name][-1]) for trial in plan.trials if trial.name in by_trial)
+    await asyncio.gather(*(write(f"{folder}{cache_name(plan, trial)}", row) for trial, row in ended if is_reusable(row)))
 
 
 def _type(name: str) -> str:

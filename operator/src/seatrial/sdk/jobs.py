@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from seatrial.api.evaljob import TERMINAL_PHASES
@@ -14,6 +14,7 @@ from seatrial.sdk.cluster import Cluster, Event
 from seatrial.sdk.exports import to_arrow, to_frame
 from seatrial.sdk.request import JobRequest, build_job
 from seatrial.sdk.results import JobFiles, Raw, Summary, TrialRecord, flat_range, flat_score, read_bundle
+from seatrial.sdk.reuse import rerun_body, rescore_body
 
 SUCCESS: Final = "Completed"
 
@@ -288,6 +289,32 @@ class Job:
             value = "not measured" if score["value"] is None else f"{float(score['value']):.3f}"
             lines.append(f"{score['name']}  {value}  ({score['count']} of {score['count'] + score['missing']})")
         return "\n".join(lines)
+
+    def rescore(self, *, name: str | None = None, metrics: Sequence[str] = (), thresholds: Mapping[str, float] | None = None) -> Job:
+        """A new job that scores the trials of this ended one again; no trial Pod runs.
+
+        Args:
+            metrics: ``mean``, ``sum``, ``min``, ``max``, each alone or with ``:zero``.
+            thresholds: score -> smallest value that passes.
+
+        Raises:
+            InvalidSpec: it is refused.
+        """
+        body = rescore_body(self._raw, name=name, metrics=metrics, thresholds=thresholds)
+        return Job(self._cluster, self._store, self._cluster.create(EVALJOB, body))
+
+    def rerun(self, *, name: str | None = None, errors: Sequence[str] = (), attempts: int | None = None) -> Job:
+        """A new job like this ended one that takes its results and runs the rest.
+
+        Args:
+            errors: error names whose trials run again; none: every trial without a valid reward.
+            attempts: more attempts than this job had.
+
+        Raises:
+            InvalidSpec: it is refused.
+        """
+        body = rerun_body(self._raw, name=name, rerun_errors=errors, attempts=attempts)
+        return Job(self._cluster, self._store, self._cluster.create(EVALJOB, body))
 
     def cancel(self) -> Job:
         """End the job; what is scored stays."""

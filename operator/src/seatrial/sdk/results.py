@@ -23,7 +23,7 @@ from seatrial.api.names import TASK
 from seatrial.core.bundle import build_tables
 from seatrial.core.frozen import decode_plan
 from seatrial.core.naming import job_prefix, logs_key, plan_key, result_key, rows_prefix
-from seatrial.core.rows import Row, by_trial, from_json
+from seatrial.core.rows import Origin, Row, by_trial, from_json
 from seatrial.core.status import is_terminal
 from seatrial.effects.store import Store
 from seatrial.errors import NotFound, SeatrialError
@@ -72,6 +72,8 @@ class TrialRecord:
     ended_at: str | None = None
     seconds: Mapping[str, float] = field(default_factory=dict)
     tampered: bool = False
+    origin: Origin | None = None
+    """Where a reused result was made; None: here."""
 
     def reward(self, key: str = "reward") -> float | None:
         """The reward under ``key`` where it counts, else None."""
@@ -134,6 +136,13 @@ class Summary:
         raise NotFound(f"no score {name!r}; known: {known}")
 
 
+class BundleCheck(NamedTuple):
+    """Whether the saved files follow from the saved rows."""
+
+    files: tuple[str, ...]
+    different: tuple[str, ...]
+
+
 class JobFiles:
     """The folder of one job in the object store."""
 
@@ -191,6 +200,17 @@ class JobFiles:
         plan = decode_plan(self._store.get(plan_key(self.prefix), max_bytes=PLAN_BYTES))
         return build_tables(plan, EvalJob.parse(dict(job)).spec, by_trial(self._history()))
 
+    def check_bundle(self, job: Mapping[str, Any]) -> BundleCheck:
+        """Compute the bundle of an ended job again from its plan and its saved rows, and compare with what is stored.
+
+        Raises:
+            NotFound: the job has no saved results.
+        """
+        plan = decode_plan(self._store.get(plan_key(self.prefix), max_bytes=PLAN_BYTES))
+        tables = build_tables(plan, EvalJob.parse(dict(job)).spec, by_trial(self._history()))
+        stored = {name: self._store.get(f"{self.prefix}{name}", max_bytes=REPORT_BYTES) for name in tables}
+        return BundleCheck(tuple(tables), tuple(name for name in tables if tables[name] != stored[name]))
+
     def rows(self) -> tuple[Row, ...]:
         """The rows of the trials that have ended: the compacted file, or the shards so far; without those of retried Pods."""
         return tuple(rows[-1] for rows in by_trial(from_json(line) for line in self._lines()).values())
@@ -218,7 +238,7 @@ class JobFiles:
         Raises:
             NotFound: the trial stored none.
         """
-        return cast(Raw, json.loads(self._store.get(result_key(self.prefix, trial.name, trial.retry), max_bytes=RESULT_BYTES)))
+        return cast(Raw, json.loads(self._store.get(result_key(*self._place(trial)), max_bytes=RESULT_BYTES)))
 
     def members(self, trial: TrialRecord) -> Iterator[tuple[Member, IO[bytes]]]:
         """The regular files of the trial's archive, one after the other; each must be read before the next.
@@ -227,8 +247,12 @@ class JobFiles:
             NotFound: the trial stored no archive.
             UnsafeArchive: limits or path rules are broken.
         """
-        with self._store.open(logs_key(self.prefix, trial.name, trial.retry)) as stream:
+        with self._store.open(logs_key(*self._place(trial))) as stream:
             yield from read_members(cast(IO[bytes], stream))
+
+    def _place(self, trial: TrialRecord) -> tuple[str, str, int]:
+        """Folder, trial and retry of the stored result; one that was reused lies where it was made."""
+        return trial.origin if trial.origin is not None else (self.prefix, trial.name, trial.retry)
 
     def _lines(self) -> Iterator[Raw]:
         try:
@@ -347,6 +371,7 @@ def _record(item: Mapping[str, Any], task: str, row: Row | None, has_pod: bool) 
         ended_at=row.ended_at,
         seconds=row.seconds,
         tampered=row.tampered,
+        origin=row.origin,
     )
 
 

@@ -1,0 +1,165 @@
+"""Reuse of results: which trials need no Pod, because another job has made their result.
+
+Three ways share one mechanism. A plan names *adopted* rows: final rows of trials that do not run. They come from another job by name
+(``spec.rescore``, ``spec.cache.job``) or from the cache (``spec.cache.policy: reuse``). Why in the plan: everything is frozen before the
+first Pod, and a restart finds the same rows.
+
+Identity of a cached result: format version, options that can change a result, the agent, the task's archive and the attempt. A difference
+in any of them is another key, so nothing stale is served and nothing has to be deleted. Source: nemo.md 26.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
+
+from seatrial.api.evaljob import EvalJobSpec
+from seatrial.api.reasons import Reason
+from seatrial.core import rows
+from seatrial.core.expand import Trial
+from seatrial.core.frozen import FrozenPlan, PlanRefused, Submission
+from seatrial.core.rows import Origin, Row
+
+CACHE_FORMAT: Final = 1
+
+RESULT_FIELDS: Final = ("agent", "environment", "verifier", "errorPolicy", "timeouts", "resources", "artifacts")
+"""Fields of the spec that can change a result. Not attempts, retry, concurrency, rewardKey, metrics, thresholds, pod."""
+
+
+class Source(NamedTuple):
+    """An ended job whose results are taken."""
+
+    folder: str
+    """Its key prefix, with a slash at the end."""
+    plan: FrozenPlan
+    rows: Mapping[str, Row]
+    """Final row by trial."""
+
+
+def identity(spec: EvalJobSpec, *, runner_image: str, version: str) -> str:
+    """Digest of everything but the task and the attempt that a result depends on.
+
+    Literal environment values and references to Secrets are covered, the Secrets' contents are not: a rotated credential keeps the cache.
+    """
+    raw = spec.raw()
+    options = {name: raw.get(name) for name in RESULT_FIELDS}
+    timeouts = dict(options["timeouts"] or {})
+    timeouts.pop("pending", None)
+    body = {"format": CACHE_FORMAT, "version": version, "runner": runner_image, **options, "timeouts": timeouts}
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+
+
+def cache_folder(namespace: str, identity_: str) -> str:
+    """Key prefix of all results of one identity."""
+    return f"cache/{namespace}/{identity_}/"
+
+
+def cache_name(plan: FrozenPlan, trial: Trial) -> str:
+    """Name of a trial's entry in that folder."""
+    task = plan.tasks[trial.task]
+    digest = hashlib.sha256(f"{task.id}\0{task.archive_sha256}".encode()).hexdigest()[:40]
+    return f"{digest}-{trial.key.attempt}.json"
+
+
+def encode_entry(row: Row, *, folder: str) -> bytes:
+    """A valid result as an entry of the cache."""
+    origin = row.origin or Origin(folder, row.trial, row.retry)
+    return json.dumps({"format": CACHE_FORMAT, "row": rows.to_json(replace(row, origin=origin))}, sort_keys=True).encode()
+
+
+def decode_entry(data: bytes) -> Row | None:
+    """The row of an entry; None for one that is malformed, of another format, or without a valid reward."""
+    try:
+        body = json.loads(data)
+        if body["format"] != CACHE_FORMAT:
+            return None
+        row = rows.from_json(body["row"])
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+    return row if row.outcome == "scored" and row.origin is not None and row.rewards else None
+
+
+def is_reusable(row: Row) -> bool:
+    """Whether a row goes into the cache: a valid result, with an error beside it or not, that ran here."""
+    return row.outcome == "scored" and row.origin is None
+
+
+def adopt_cached(plan: FrozenPlan, entries: Mapping[str, Row]) -> FrozenPlan:
+    """``plan`` with the rows of the cache.
+
+    Args:
+        entries: name of the entry -> its row.
+    """
+    adopted = []
+    for trial in plan.trials:
+        row = entries.get(cache_name(plan, trial))
+        if row is not None:
+            adopted.append(replace(row, trial=trial.name, retry=0, pod=""))
+    return replace(plan, adopted=tuple(adopted))
+
+
+def adopt_job(plan: FrozenPlan, source: Source, *, rerun_errors: Sequence[str]) -> FrozenPlan:
+    """``plan`` with the rows of an ended job for the same attempts at the same tasks; the rest runs.
+
+    Args:
+        rerun_errors: errors, by our reason or Harbor's name, whose trials run again; empty: all trials without a valid reward do.
+    """
+    known = {(_task(source.plan, trial), trial.key.attempt): trial.name for trial in source.plan.trials}
+    adopted = []
+    for trial in plan.trials:
+        name = known.get((_task(plan, trial), trial.key.attempt))
+        row = source.rows.get(name) if name is not None else None
+        if row is not None and not _runs_again(row, rerun_errors):
+            adopted.append(_taken(row, source.folder, trial.name))
+    return replace(plan, adopted=tuple(adopted))
+
+
+def _task(plan: FrozenPlan, trial: Trial) -> tuple[str, str]:
+    task = plan.tasks[trial.task]
+    return task.id, task.archive_sha256
+
+
+def _runs_again(row: Row, rerun_errors: Sequence[str]) -> bool:
+    if row.outcome == "cancelled":
+        return True
+    if not rerun_errors:
+        return row.outcome == "errored"
+    return row.error is not None and bool({row.error.type, row.error.harbor} & set(rerun_errors))
+
+
+def _taken(row: Row, folder: str, trial: str) -> Row:
+    return replace(row, trial=trial, retry=0, pod="", origin=row.origin or Origin(folder, row.trial, row.retry))
+
+
+def rescore_plan(submission: Submission, spec: EvalJobSpec, source: Source, *, spec_raw: Mapping[str, Any]) -> FrozenPlan:
+    """The plan of a job that scores saved trials again: tasks and trials of its source, and no Pod.
+
+    Raises:
+        PlanRefused: the source has no ended trial, or was scored under another reward key.
+    """
+    ended = [trial for trial in source.plan.trials if trial.name in source.rows]
+    if not ended:
+        raise PlanRefused(Reason.RESCORE_SOURCE, f"spec.rescore: job {source.plan.job} has no ended trial to score")
+    recorded = source.plan.spec.get("rewardKey")
+    if recorded != spec.reward_key and recorded is not None:
+        message = f"spec.rescore: the trials of {source.plan.job} were scored under rewardKey {recorded!r}: set spec.rewardKey to it"
+        raise PlanRefused(Reason.REWARD_KEY_INCONSISTENT, message)
+    return FrozenPlan(
+        namespace=submission.namespace,
+        job=submission.job,
+        uid=submission.uid,
+        created_at=submission.created_at,
+        taskset=source.plan.taskset,
+        spec=dict(spec_raw),
+        tasks=source.plan.tasks,
+        trials=tuple(ended),
+        adopted=tuple(_taken(source.rows[trial.name], source.folder, trial.name) for trial in ended),
+    )
+
+
+def final_rows(history: Iterable[Row]) -> dict[str, Row]:
+    """Final row of each trial that has one."""
+    return {name: items[-1] for name, items in rows.by_trial(history).items() if items[-1].is_final}
