@@ -275,7 +275,11 @@ def test_a_vanished_pod_keeps_the_reason_of_its_last_view() -> None:
 
 
 def test_a_pod_that_never_started_and_is_gone_was_deleted() -> None:
-    assert reason_of(look(make_pod().unschedulable(), gone=True)) == Reason.POD_DELETED
+    assert reason_of(look(make_pod().unschedulable(), gone=True, found=NOTHING_STORED)) == Reason.POD_DELETED
+
+
+def test_a_pod_that_is_gone_is_looked_up_however_old_its_last_view_is() -> None:
+    assert isinstance(look(make_pod().unschedulable(), gone=True), Unclear)
 
 
 def test_a_pod_that_is_being_deleted_is_waited_for() -> None:

@@ -262,12 +262,14 @@ class _Pass:
             return
         retry = rows[-1].retry + 1 if rows else 0
         key = (trial.name, retry)
-        pod = self._pods.get(key)
-        view = pod or self.observed.vanished.get(key)
-        if view is not None:
-            self._visit_pod(trial, rows, retry, view, gone=pod is None, stop=stop)
+        pod, gone = self._pods.get(key), self.observed.vanished.get(key)
+        if pod is not None:
+            self._visit_pod(trial, rows, retry, pod, gone=False, stop=stop)
         elif key in self.observed.starting:
+            # Before what vanished: an earlier Pod of this name may be gone, the one that was just created is not.
             self._running += 1
+        elif gone is not None:
+            self._visit_pod(trial, rows, retry, gone, gone=True, stop=stop)
         else:
             self._visit_waiting(trial, rows, retry, stop)
 

@@ -137,7 +137,7 @@ def derive(
         found: what the store holds; None if it was not asked.
         overrides: the job's error policy.
 
-    In 3 (once containers could run), 5 and 6 the answer is Unclear until ``found`` is given.
+    In 3 (once containers could run), 5 and 6, and for whatever is gone, the answer is Unclear until ``found`` is given.
     """
     verdict, note = _verdict(pod, trial=trial, retry=retry)
     if verdict is None and found is not None:
@@ -156,7 +156,8 @@ def derive(
         state = (_waiting(pod, now=now, limits=limits) or _environment_exited(pod, now=now, limits=limits)) if not gone else None
     if state is None:
         state = _end_without_verdict(pod, gone=gone, note=note, stopped=verdict)
-    if isinstance(state, Judgement) and found is None and _verifier_ran(pod):
+    if isinstance(state, Judgement) and found is None and (gone or _verifier_ran(pod)):
+        # The last view of a Pod that is gone may be older than its result.
         return Unclear(state)
     return state or Running()
 
