@@ -212,7 +212,7 @@ def _network_unsupported(config: TaskConfig) -> str | None:
     policies = {network_of(policy) for policy in (config.baseline_policy(), *phases)}
     if None in policies:
         return "network_mode = 'allowlist' with hosts is not supported by this version; use public or no-network"
-    if any(len(policies) > 1 for policies in networks):
+    if len(policies) > 1:
         return "[agent] or [verifier] changes network_mode, which is not supported by this version; use one mode for the task"
     return None
 
@@ -242,6 +242,8 @@ def encode_plan(plan: FrozenPlan) -> bytes:
         "trials": [
             {"name": trial.name, "task": trial.task, "agent": trial.key.agent, "attempt": trial.key.attempt} for trial in plan.trials
         ],
+        **({"adopted": [to_json(row) for row in plan.adopted]} if plan.adopted else {}),
+        **({"identity": plan.identity} if plan.identity else {}),
     }
     return json.dumps(body, sort_keys=True, separators=(",", ":")).encode()
 
@@ -252,8 +254,6 @@ def decode_plan(data: bytes) -> FrozenPlan:
     Raises:
         PlanRefused: not a plan of this version.
     """
-        **({"adopted": [to_json(row) for row in plan.adopted]} if plan.adopted else {}),
-        **({"identity": plan.identity} if plan.identity else {}),
     try:
         body = json.loads(data)
         if body["schema"] != SCHEMA:
@@ -271,6 +271,8 @@ def decode_plan(data: bytes) -> FrozenPlan:
                 Trial(item["name"], item["task"], TrialKey(tasks[item["task"]].id, item["agent"], item["attempt"]))
                 for item in body["trials"]
             ),
+            adopted=tuple(from_json(row) for row in body.get("adopted", ())),
+            identity=body.get("identity"),
         )
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise PlanRefused(Reason.PLAN_CORRUPT, "plan.json cannot be read: submit the job again") from error
@@ -281,8 +283,6 @@ def config_to_json(config: TaskConfig) -> dict[str, Any]:
     return config.model_dump(mode="json", exclude_defaults=True, exclude={"metadata"})
 
 
-            adopted=tuple(from_json(row) for row in body.get("adopted", ())),
-            identity=body.get("identity"),
 def _task_to_json(task: PlannedTask) -> dict[str, Any]:
     return {
         "id": task.id,

@@ -30,7 +30,6 @@ class TrialError:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
 class Origin(NamedTuple):
     """Where a reused result was made; its evidence stays there."""
 
@@ -40,6 +39,7 @@ class Origin(NamedTuple):
     retry: int
 
 
+@dataclass(frozen=True, slots=True)
 class Row:
     trial: str
     retry: int
@@ -60,9 +60,9 @@ class Row:
     seconds: Mapping[str, float] = field(default_factory=dict)
     tampered: bool = False
     leftover_processes: int = 0
-
     origin: Origin | None = None
     """Of a row that was taken from another job: no Pod ran for it here."""
+
     @property
     def is_final(self) -> bool:
         return self.outcome != "retried"
@@ -95,8 +95,8 @@ def to_json(row: Row) -> dict[str, Any]:
         "seconds": dict(row.seconds) or None,
         "tampered": row.tampered or None,
         "leftoverProcesses": row.leftover_processes or None,
-    }
         "origin": row.origin._asdict() if row.origin is not None else None,
+    }
     return body | {name: value for name, value in optional.items() if value is not None}
 
 
@@ -119,8 +119,8 @@ def from_json(body: Mapping[str, Any]) -> Row:
         seconds=body.get("seconds", {}),
         tampered=body.get("tampered", False),
         leftover_processes=body.get("leftoverProcesses", 0),
-    )
         origin=Origin(**body["origin"]) if body.get("origin") else None,
+    )
 
 
 def to_lines(rows: Iterable[Row]) -> bytes:
@@ -150,5 +150,5 @@ def past(rows: Sequence[Row]) -> tuple[Past, ...]:
     return tuple(
         Past(error=row.error.type if row.error else "", budget=row.budget)
         for row in rows
-        if not row.is_final and (row.error is None or row.error.type not in _NO_FAILURES)
+        if not row.is_final and (row.error is None or row.error.type != Reason.SUSPENDED)
     )
