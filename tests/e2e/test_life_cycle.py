@@ -163,7 +163,8 @@ def _steps(folder: Path) -> None:
         "steps/first/tests/test.sh": '#!/bin/sh\n[ "$(cat /app/first)" = root ] && echo 1 > /logs/verifier/reward.txt\n',
         "steps/second/instruction.md": "second",
         "steps/second/solution/solve.sh": "#!/bin/sh\nid -un; cat /app/state\n",
-        "steps/second/tests/test.sh": '#!/bin/sh\n[ "$(cat /logs/agent/oracle.txt)" = "nobody\nset" ] && echo 0.25 > /logs/verifier/reward.txt\n',
+        "steps/second/tests/test.sh": '#!/bin/sh\n[ "$(cat /logs/agent/oracle.txt)" = "nobody\nset" ] && '
+        "echo 0.25 > /logs/verifier/reward.txt\n",
         "steps/third/instruction.md": "third",
     })  # fmt: skip
     many = "".join(f'[[steps]]\nname = "s{number}"\n' for number in range(19))
@@ -203,9 +204,11 @@ def cases(life: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Finished:
     case(
         folder,
         "variables",
-        environment='env = { LITERAL = "a $(HOME) b", GIVEN = "${GIVEN}", MAPPED = "${MAPPED}", SECRET = "${TOKEN}", LATER = "${NONE:-later}" }',
+        environment='env = { LITERAL = "a $(HOME) b", GIVEN = "${GIVEN}", MAPPED = "${MAPPED}", SECRET = "${TOKEN}", '
+        'LATER = "${NONE:-later}" }',
         solve='printf "%s|%s|%s|%s|%s|%s" "$LITERAL" "$GIVEN" "$MAPPED" "$SECRET" "$LATER" "$FOR_SOLUTION" > /app/seen',
-        test='printf "%s|%s" "$JUDGE" "$FOR_SOLUTION" > /app/judge; [ "$(cat /app/seen)" = "a \\$(HOME) b|plain|mapped|s3cret-value|later|s3cret-value" ] '
+        test='printf "%s|%s" "$JUDGE" "$FOR_SOLUTION" > /app/judge\n'
+        '[ "$(cat /app/seen)" = "a \\$(HOME) b|plain|mapped|s3cret-value|later|s3cret-value" ] '
         '&& [ "$(cat /app/judge)" = "judge-key-value|" ] && echo 1 > /logs/verifier/reward.txt; cat /app/seen /app/judge',
         sections='[verifier.env]\nJUDGE = "${JUDGE_KEY}"\n[solution.env]\nFOR_SOLUTION = "${TOKEN}"\n',
     )
@@ -229,6 +232,22 @@ def cases(life: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Finished:
         artifacts='"/app/out", {source = "/app/x.log", destination = "logs/x"}, "/app/none"',
         solve="mkdir -p /app/out/d; echo a > /app/out/d/a; echo x > /app/x.log; ln -s /etc/shadow /app/out/link; mkfifo /app/out/pipe\n"
         "echo pub > /logs/artifacts/pub",
+    )
+    case(
+        folder,
+        "separate",
+        artifacts='"/app/out"',
+        solve="mkdir -p /app/out; echo 3 > /app/out/answer; echo log > /logs/agent/mine; touch /app/elsewhere",
+        test='[ "$(cat /app/out/answer)" = 3 ] && [ ! -e /app/elsewhere ] && [ ! -e /logs/agent/mine ] && [ "$A" = own ] && '
+        '[ "$(id -u)" = 0 ] && echo 0.5 > /logs/verifier/reward.txt; find /app /logs',
+        sections='[verifier.environment]\nmemory_mb = 64\nenv = { A = "own" }\n',
+    )
+    case(
+        folder,
+        "separate-late",
+        solve="sleep 100",
+        test="echo 0 > /logs/verifier/reward.txt",
+        sections='[agent]\ntimeout_sec = 2.0\n[verifier]\nenvironment_mode = "separate"\n',
     )
     case(folder, "no-healthy", environment="\n[environment.healthcheck]\ncommand = 'exit 1'\ninterval_sec = 0.1\nretries = 2")
     case(folder, "agent-memory", solve="python3 -c 'x = bytearray(300_000_000)'", test="echo 0 > /logs/verifier/reward.txt")
@@ -339,6 +358,17 @@ def test_artifacts_are_kept_with_their_manifest(cases: Finished) -> None:
     assert kept == {"artifacts/logs/artifacts/pub": b"pub\n", "artifacts/app/out/d/a": b"a\n", "artifacts/logs/x": b"x\n"}
 
 
+@pytest.mark.conforms("H-102", "H-105", "H-113")
+def test_a_separate_verifier_grades_the_artifacts_in_a_pod_of_its_own(cases: Finished) -> None:
+    assert cases["separate"] == (0.5, None)
+    row = cases.rows["separate"]
+    assert (row["retry"], row["pod"].endswith("-v")) == (1, True)
+    assert cases.result("separate")["verifier_environment_mode"] == "separate"
+    logs = cases.logs("separate")
+    assert (logs["artifacts/app/out/answer"], logs["agent/mine"]) == (b"3\n", b"log\n")
+    assert cases["separate-late"] == (0.0, "AgentTimeoutError")
+
+
 @pytest.mark.conforms("H-49", "H-65", "H-67", "H-115", "H-116", "H-150")
 @pytest.mark.parametrize(
     ("task", "expected"),
@@ -346,6 +376,7 @@ def test_artifacts_are_kept_with_their_manifest(cases: Finished) -> None:
         ("no-healthy", (None, "HealthcheckError")),
         ("late", (1.0, "AgentTimeoutError")),
         ("tests-late", (None, "VerifierTimeoutError")),
+        ("agent-memory", (0.0, None)),
         ("verifier-memory", (None, "OOMKilled")),
     ],
 )

@@ -52,6 +52,9 @@ STEP_ANSWER: Final = f"{RUN_DIR}/verifier.step-{{index}}.json"
 STEPS_DIR: Final = "steps"
 """In both task folders of a task with steps: ``steps/<index>/`` with the step's instruction and tar files."""
 WORKDIR_TAR: Final = "workdir.tar"
+AGENT_LOGS_FILE: Final = "agent-logs.tar.gz"
+AGENT_RESULT_FILE: Final = "agent-result.json"
+"""What a separate verifier's Pod gets of the Pod where the agent ran; in the verifier's task folder."""
 
 LOGS_AGENT: Final = "/logs/agent"
 LOGS_VERIFIER: Final = "/logs/verifier"
@@ -62,6 +65,9 @@ LOGS_ARTIFACTS: Final = "/logs/artifacts"
 VAR_INPUT: Final = "SEATRIAL_INPUT"
 VAR_ARCHIVE_URL: Final = "SEATRIAL_ARCHIVE_URL"
 VAR_ARCHIVE_SHA256: Final = "SEATRIAL_ARCHIVE_SHA256"
+VAR_AGENT_LOGS_URL: Final = "SEATRIAL_AGENT_LOGS_URL"
+VAR_AGENT_LOGS_SHA256: Final = "SEATRIAL_AGENT_LOGS_SHA256"
+VAR_AGENT_RESULT_URL: Final = "SEATRIAL_AGENT_RESULT_URL"
 VAR_LOGS_URL: Final = "SEATRIAL_LOGS_URL"
 VAR_RESULT_URL: Final = "SEATRIAL_RESULT_URL"
 VAR_SIGNING_KEY: Final = "SEATRIAL_SIGNING_KEY"
@@ -161,6 +167,8 @@ class VerifierInput(TypedDict):
     env: dict[str, str]
     """Values may be templates; sources are ``VAR_TEMPLATE_PREFIX`` variables and ``variables`` of the input."""
     collect: list[CollectInput]
+    bundled: NotRequired[bool]
+    """Separate mode: the image holds ``/tests`` already, nothing is uploaded."""
 
 
 class ArtifactInput(TypedDict):
@@ -225,6 +233,8 @@ class TrialInput(TypedDict):
     """``config`` of Harbor's trial result."""
     limits: NotRequired[dict[str, int]]
     """Bytes by mount path in the environment (``sizeLimit`` of its volumes); a phase is ended at 80 % of one."""
+    verifies: NotRequired[int]
+    """Separate mode: this Pod grades what the agent left in the Pod of that retry."""
     steps: NotRequired[list[StepInput]]
     """In order; absent or empty for a single-step task."""
     reward_strategy: NotRequired[Literal["mean", "final"]]
@@ -371,6 +381,8 @@ class Verdict(NamedTuple):
     leftover_processes: int
     is_disabled: bool = False
     """Verification was disabled: neither rewards nor an error are missing."""
+    is_handed_over: bool = False
+    """The agent's part is done and stored; a Pod of its own verifies it."""
 
 
 def write_verdict(verdict: Verdict) -> bytes:
@@ -391,6 +403,8 @@ def write_verdict(verdict: Verdict) -> bytes:
             body["leftover"] = verdict.leftover_processes
         if verdict.is_disabled:
             body["disabled"] = True
+        if verdict.is_handed_over:
+            body["handedOver"] = True
         data = _canonical(body)
         if len(data) <= VERDICT_BYTES:
             return data
@@ -432,6 +446,7 @@ def read_verdict(text: str) -> Verdict:
         tampered=body.get("tampered") is True,
         leftover_processes=max(0, leftover),
         is_disabled=body.get("disabled") is True,
+        is_handed_over=body.get("handedOver") is True,
     )
 
 

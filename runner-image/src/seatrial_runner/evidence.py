@@ -26,6 +26,7 @@ MIB: Final = 1024 * 1024
 _COMPRESSION: Final = 3
 _BLOCK_BYTES: Final = 64 * 1024
 _LISTED: Final = 20
+_NOT_FOLLOWED: Final = "a link is not followed"
 # ``os.fwalk`` recurses and keeps a descriptor open on each level.
 _LOCAL_DEPTH: Final = 64
 
@@ -42,6 +43,8 @@ class Caps(NamedTuple):
 
 
 DEFAULT_CAPS: Final = Caps()
+SEPARATE_CAPS: Final = Caps(total_bytes=900 * MIB, file_bytes=10 * MIB, read_bytes=900 * MIB, entries=100_000)
+"""A separate verifier has nothing but the artifacts. The scratch volume has 1 GiB."""
 
 
 class Items(Protocol):
@@ -123,7 +126,7 @@ class EvidenceWriter:
             if name == top:
                 kind = "directory" if entry.kind == "dir" else "file"
                 if entry.kind == "link":
-                    self._lose(top, "a link is not followed")
+                    self._lose(top, _NOT_FOLLOWED)
             elif _is_excluded(name.removeprefix(f"{top}/"), exclude):
                 continue
             else:
@@ -134,6 +137,19 @@ class EvidenceWriter:
     def add_bytes(self, name: str, data: bytes) -> None:
         """A file of our own, beyond all caps."""
         self._write(name, io.BytesIO(data), len(data), mode=0o644, mtime=int(time.time()))
+
+    def copy(self, archive: str) -> None:
+        """All members of an archive that an earlier writer made, beyond all caps."""
+        with tarfile.open(archive) as tar:
+            for member in tar:
+                if member.isreg() or member.isdir() or member.issym():
+                    self._names.add(member.name)
+                    self._tar.addfile(member, tar.extractfile(member) if member.isreg() else None)
+
+    @property
+    def incomplete(self) -> str | None:
+        """An artifact that is not wholly in the archive although it could be read."""
+        return next((text for text in self._truncated if "artifacts/" in text.split(":")[0] and not text.endswith(_NOT_FOLLOWED)), None)
 
     def finish(self) -> Evidence:
         self._tar.close()

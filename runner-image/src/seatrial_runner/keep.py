@@ -15,7 +15,7 @@ from seatrial import contract
 from seatrial.contract import TrialInput
 from seatrial_runner.channel import Channel
 from seatrial_runner.clock import Deadline
-from seatrial_runner.evidence import Evidence, EvidenceWriter, FailingSource, LocalSource, Source, collect_artifacts
+from seatrial_runner.evidence import Caps, Evidence, EvidenceWriter, FailingSource, LocalSource, Source, collect_artifacts
 from seatrial_runner.grade import Grading
 from seatrial_runner.paths import Paths
 from seatrial_runner.redact import Redactor
@@ -28,6 +28,7 @@ class Keeper:
         self,
         file: BinaryIO,
         *,
+        caps: Caps,
         trial: TrialInput,
         paths: Paths,
         redactor: Redactor,
@@ -43,7 +44,7 @@ class Keeper:
         """
         self._trial, self._paths, self._channel, self._pass_seconds = trial, paths, channel, pass_seconds
         self._deadline = Deadline(pass_seconds)
-        self._writer = EvidenceWriter(file, redactor=redactor, out_of_time=lambda: self._deadline.passed or is_hurried())
+        self._writer = EvidenceWriter(file, redactor=redactor, caps=caps, out_of_time=lambda: self._deadline.passed or is_hurried())
         self.error: str | None = None
         """Why the archive is unusable."""
 
@@ -51,9 +52,18 @@ class Keeper:
         """The agent's logs and the artifacts."""
         self._guarded(lambda: self._keep_agent(grading))
 
+    def copy(self, archive: str) -> None:
+        """What an earlier Pod of the trial kept."""
+        self._guarded(lambda: self._writer.copy(archive))
+
     def after_tests(self, grading: Grading) -> None:
         """The verifier's logs."""
         self._guarded(lambda: self._writer.add_logs(self._source(), self._paths.logs_verifier, f"{grading.prefix}{contract.VERIFIER}"))
+
+    @property
+    def loss(self) -> str | None:
+        """Why what was kept is not enough for a separate verifier."""
+        return self.error or self._writer.incomplete
 
     def finish(self) -> Evidence | None:
         """End the archive; None with the reason in ``error``."""

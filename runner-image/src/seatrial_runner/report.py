@@ -27,6 +27,8 @@ class Report:
         self.rewards: Rewards | None = None
         self.graded = False
         """The test script was to be run."""
+        self.is_handed_over = False
+        """The agent is done and a separate verifier comes next."""
         self.tampered = False
         self.leftover_processes = 0
 

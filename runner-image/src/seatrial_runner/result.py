@@ -70,6 +70,8 @@ def build_result(trial: TrialInput, report: Report, steps: Sequence[Report], evi
             "image": trial["image"],
             "graded": any(item.graded for item in reports),
             "verification_disabled": trial["verifier"]["disable"],
+            "handed_over": report.is_handed_over,
+            "verifies": trial.get("verifies"),
             "error": error,
             "reason": None if error is None else error.get("reason", error["type"]),
             "cause": None if error is None else error["cause"],

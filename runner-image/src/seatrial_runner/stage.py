@@ -7,6 +7,7 @@ else of the archive remains.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -27,6 +28,8 @@ from seatrial_runner.paths import Paths
 from seatrial_runner.presigned import DISK_FULL, Patience, StoreMissing, StoreRefused, StoreUnavailable, download
 
 PATIENCE: Final = Patience(seconds=120.0, attempts=6, first_pause_seconds=0.5)
+AGENT_LOGS_BYTES: Final = 4 * 1024 * 1024 * 1024
+"""More than the evidence of a Pod may have."""
 IGNORE_FILE: Final = ".harborignore"
 # A corrupt download is tried once more; a corrupt object stays corrupt.
 _DOWNLOADS: Final = 2
@@ -71,7 +74,11 @@ def _stage(paths: Paths, environ: Mapping[str, str], patience: Patience) -> None
         # A restarted Pod sandbox runs init containers again on the same volumes.
         _remove_tree(leftover)
     try:
-        _lay_out(paths, trial, extracted / _fetch(paths, environ, extracted, patience))
+        root = extracted / _fetch(paths, environ, extracted, patience)
+        if "verifies" in trial:
+            _lay_out_for_separate_verifier(paths, trial, root, environ, patience)
+        else:
+            _lay_out(paths, trial, root)
     finally:
         _remove_tree(extracted)
 
@@ -113,21 +120,28 @@ def _fetch(paths: Paths, environ: Mapping[str, str], target: Path, patience: Pat
         archive.unlink(missing_ok=True)
 
 
-def _download(url: str, file: BinaryIO, patience: Patience) -> None:
+def _download(
+    url: str, file: BinaryIO, patience: Patience, *, what: str = "the task archive", limit: int = DEFAULT.compressed_bytes
+) -> None:
     try:
-        download(url, file, max_bytes=DEFAULT.compressed_bytes, patience=patience)
+        download(url, file, max_bytes=limit, patience=patience)
     except StoreMissing as error:
-        raise StageFailed(StageExit.ARCHIVE_MISSING, f"the task archive is gone: {error}. Publish the task again.") from error
+        raise StageFailed(StageExit.ARCHIVE_MISSING, f"{what} is gone: {error}. Publish the task again.") from error
     except StoreRefused as error:
-        raise StageFailed(StageExit.STORE_REFUSED, f"the object store refused the task archive: {error}") from error
+        raise StageFailed(StageExit.STORE_REFUSED, f"the object store refused {what}: {error}") from error
     except StoreUnavailable as error:
-        raise StageFailed(StageExit.STORE_UNAVAILABLE, f"the object store did not give the task archive: {error}") from error
+        raise StageFailed(StageExit.STORE_UNAVAILABLE, f"the object store did not give {what}: {error}") from error
 
 
 # --- what agent and verifier see -----------------------------------------------------------------------------------------------------
 
 
 def _lay_out(paths: Paths, trial: TrialInput, root: Path) -> None:
+    if trial["verifier"]["mode"] == "separate" and not trial["verifier"].get("bundled") and (root / "tests" / "Dockerfile").is_file():
+        message = (
+            "the verifier's image is to be built from tests/Dockerfile: build it, push it, and set [verifier.environment].docker_image"
+        )
+        raise StageFailed(StageExit.TASK_UNSUPPORTED, message)
     agent, verifier = Path(paths.task, contract.AGENT), Path(paths.task, contract.VERIFIER)
     agent.mkdir(mode=0o755)
     verifier.mkdir(mode=0o700)
@@ -149,6 +163,24 @@ def _lay_out(paths: Paths, trial: TrialInput, root: Path) -> None:
         if (folder / "workdir").is_dir():
             pack(folder / "workdir", to_agent / contract.WORKDIR_TAR, is_excluded=lambda path: False, mode=0o644)
         _lay_out_scripts(trial, folder, to_agent, to_verifier, is_excluded)
+
+
+def _lay_out_for_separate_verifier(paths: Paths, trial: TrialInput, root: Path, environ: Mapping[str, str], patience: Patience) -> None:
+    """The tests, unless the image brings them, and what the agent's Pod left."""
+    verifier = Path(paths.task, contract.VERIFIER)
+    verifier.mkdir(mode=0o700)
+    _write(verifier / contract.INPUT_FILE, json.dumps(trial), mode=0o600)
+    if not trial["verifier"].get("bundled") and (root / "tests").is_dir():
+        pack(root / "tests", verifier / contract.TESTS_TAR, executable="test.sh", is_excluded=_exclusions(root), mode=0o600)
+    for variable, name, limit in (
+        (contract.VAR_AGENT_RESULT_URL, contract.AGENT_RESULT_FILE, contract.RESULT_BYTES),
+        (contract.VAR_AGENT_LOGS_URL, contract.AGENT_LOGS_FILE, AGENT_LOGS_BYTES),
+    ):
+        with open(verifier / name, "w+b") as file:
+            _download(environ[variable], file, patience, what="what the agent's Pod left", limit=limit)
+    with open(verifier / contract.AGENT_LOGS_FILE, "rb") as file:
+        if hashlib.file_digest(file, "sha256").hexdigest() != environ[contract.VAR_AGENT_LOGS_SHA256]:
+            raise StageFailed(StageExit.ARCHIVE_CORRUPT, "what the agent's Pod left is not what it reported")
 
 
 def _lay_out_scripts(trial: TrialInput, source: Path, agent: Path, verifier: Path, is_excluded: Callable[[Path], bool]) -> None:

@@ -89,7 +89,14 @@ def run(paths: Paths, environ: Mapping[str, str], *, stop: Stop | None = None, p
     session = Session(paths, environ, trial, stop, patiences, connection, inbox, secrets=[])
     report, steps = Report(), list[Report]()
     with open(f"{paths.scratch}/logs.tar.gz", "w+b") as logs:
-        keeper = _run_steps(session, report, steps, logs) if trial.get("steps") else _run_single(session, report, logs)
+        if "verifies" in trial:
+            from seatrial_runner.separate import run_separate
+
+            keeper = run_separate(session, report, logs)
+        elif trial.get("steps"):
+            keeper = _run_steps(session, report, steps, logs)
+        else:
+            keeper = _run_single(session, report, logs)
         _redact_messages(session, [report, *steps])
         _say(paths, _verdict(trial, report, steps, Stored()))
         stored = _store(session, report, steps, keeper, logs)
@@ -105,14 +112,17 @@ def _run_single(session: Session, report: Report, logs: BinaryIO) -> Keeper:
     end = _wait_for_agent(session, report, session.paths.agent_end)
     if end is not None:
         report.take_agent_end(end)
-    keeper = _keeper(session, logs)
+    keeper = make_keeper(session, logs)
     grading = grading_of(session.trial, session.paths)
-    channel = _connected(session, end, report) if end is not None and "agent_execution" in end["spans"] else None
+    channel = connected(session, end, report) if end is not None and "agent_execution" in end["spans"] else None
     grade = end is not None and is_to_be_graded(session.trial, end)
-    if grade and session.trial["verifier"]["mode"] != "shared":
-        report.fail(Fault("ValueError", "user", "this runner verifies in shared mode only", reason="VerifierModeUnsupported"))
-        grade = False
-    _keep_and_grade(session, report, keeper, grading, channel, grade=grade)
+    is_separate = session.trial["verifier"]["mode"] == "separate"
+    _keep_and_grade(session, report, keeper, grading, channel, grade=grade and not is_separate)
+    if grade and is_separate and keeper.loss is None:
+        report.is_handed_over = True
+    elif grade and is_separate:
+        message = f"the artifacts for the separate verifier are incomplete: {keeper.loss}"
+        report.fail(Fault("DownloadVerifierDirError", "environment", message, reason="ArtifactsIncomplete"))
     return keeper
 
 
@@ -123,7 +133,7 @@ def _run_steps(session: Session, report: Report, steps: list[Report], logs: Bina
     keeper: Keeper | None = None
     for index, step in enumerate(planned):
         end = _wait_for_agent(session, report, paths.step_end(index))
-        keeper = keeper or _keeper(session, logs)
+        keeper = keeper or make_keeper(session, logs)
         if end is None:
             break
         if end.get("step") != index:
@@ -136,7 +146,7 @@ def _run_steps(session: Session, report: Report, steps: list[Report], logs: Bina
                 report.spans[name] = end["spans"].pop(name)
         step_report = Report(step["name"])
         step_report.take_agent_end(end)
-        channel = _connected(session, end, step_report)
+        channel = connected(session, end, step_report)
         grading = grading_of_step(trial, paths, index)
         _keep_and_grade(session, step_report, keeper, grading, channel, grade=is_to_be_graded(trial, end))
         steps.append(step_report)
@@ -149,7 +159,7 @@ def _run_steps(session: Session, report: Report, steps: list[Report], logs: Bina
     if report.error is None and any(step.rewards is not None for step in steps):
         values = trial_rewards([step.values for step in steps], trial.get("reward_strategy", "mean"))
         report.rewards = None if values is None else Rewards(values)
-    return keeper or _keeper(session, logs)
+    return keeper or make_keeper(session, logs)
 
 
 def _keep_and_grade(session: Session, report: Report, keeper: Keeper, grading: Grading, channel: Channel | None, *, grade: bool) -> None:
@@ -225,7 +235,7 @@ def _load_the_rest() -> None:
     import seatrial_runner.result  # noqa: F401
 
 
-def _connected(session: Session, end: AgentEnd, report: Report) -> Channel | None:
+def connected(session: Session, end: AgentEnd, report: Report) -> Channel | None:
     """The channel to the environment that the agent drove; None with the reason in ``report``."""
     doing = "the verifier started"
     try:
@@ -253,11 +263,13 @@ class Stored(NamedTuple):
     logs_sha256: str | None = None
 
 
-def _keeper(session: Session, logs: BinaryIO) -> Keeper:
+def make_keeper(session: Session, logs: BinaryIO) -> Keeper:
+    from seatrial_runner.evidence import DEFAULT_CAPS, SEPARATE_CAPS
     from seatrial_runner.keep import Keeper
 
     return Keeper(
         logs,
+        caps=SEPARATE_CAPS if session.trial["verifier"]["mode"] == "separate" else DEFAULT_CAPS,
         trial=session.trial,
         paths=session.paths,
         redactor=session.redactor(),
@@ -353,6 +365,7 @@ def _verdict(trial: TrialInput, report: Report, steps: Sequence[Report], stored:
         tampered=any(item.tampered for item in (report, *steps)),
         leftover_processes=max(item.leftover_processes for item in (report, *steps)),
         is_disabled=trial["verifier"]["disable"],
+        is_handed_over=report.is_handed_over,
     )
 
 

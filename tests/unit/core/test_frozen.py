@@ -80,7 +80,7 @@ def test_too_many_trials_are_refused_before_anything_is_made() -> None:
     ("toml", "fields", "words"),
     [
         pytest.param({"steps": [{"name": "one", "verifier": {"environment_mode": "separate"}}]}, {}, "of a step", id="separate step"),
-        pytest.param({"verifier": {"environment_mode": "separate"}}, {}, "separate verifier", id="separate"),
+        pytest.param({"verifier": {"environment": {"os": "windows"}}}, {}, "verifier.environment", id="separate on windows"),
         pytest.param({"environment": {"os": "windows"}}, {}, "windows", id="windows"),
         pytest.param({}, {"compose": True}, "docker-compose", id="compose"),
         pytest.param({}, {"image": None}, "has no image", id="no image"),

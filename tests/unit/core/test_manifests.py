@@ -6,15 +6,18 @@ from typing import Any
 import pytest
 
 from seatrial.core.manifests import (
+    AgentsWork,
     PodSettings,
     ResourceModeWithoutValue,
     Urls,
     build_secret,
     build_trial_pod,
+    build_verify_pod,
     environment_resources,
     mirrored,
     url_seconds,
 )
+from seatrial.core.trial_input import separate_place
 from tests.builders import IMAGE, UID, JobBuilder, make_job, make_task
 
 SETTINGS = PodSettings(runner_image="runner:1")
@@ -329,3 +332,60 @@ def test_agent_and_environment_know_the_proxy_and_nothing_of_the_store_does() ->
         assert {key: variables(pod, name).get(key) for key, _ in proxy} == dict(proxy)
     for name in ("stage", "verifier"):
         assert not variables(pod, name).keys() & dict(proxy).keys()
+
+
+SEPARATE: dict[str, Any] = {
+    "environment": {"cpus": 4, "env": {"A": "agent"}, "workdir": "/agent"},
+    "verifier": {
+        "env": {"KEY": "${JUDGE}"},
+        "environment": {
+            "docker_image": "registry.example/judge:1",
+            "memory_mb": 128,
+            "env": {"B": "${JUDGE}"},
+            "network_mode": "no-network",
+        },
+    },
+}
+
+
+@pytest.mark.conforms("H-103", "H-105", "H-114")
+def test_the_pod_of_a_separate_verifier_has_its_own_image_and_inherits_nothing() -> None:
+    judge = {"JUDGE": {"name": "judge", "key": "token"}}
+    job = make_job().tasks(make_task(toml=SEPARATE)).spec(
+        environment={"envSecrets": judge}, agent={"command": "solve", "envSecrets": {"OPENAI_API_KEY": {"name": "s", "key": "k"}}}
+    )  # fmt: skip
+    plan = job.plan()
+    urls = URLS._replace(work=AgentsWork(logs="http://s3/0/logs", logs_sha256="d" * 64, result="http://s3/0/result"))
+    pod = build_verify_pod(
+        plan, job.job_spec(), plan.trials[0], retry=1, urls=urls, encoded_input="INPUT", secret="job-key", settings=SETTINGS
+    )  # fmt: skip
+    assert [item["name"] for item in (*pod["spec"]["initContainers"], *pod["spec"]["containers"])] == ["stage", "environment", "verifier"]
+    assert pod["metadata"]["name"].endswith("-1-v")
+    labels = pod["metadata"]["labels"]
+    assert (labels["seatrial.dev/role"], labels["seatrial.dev/network"], labels["seatrial.dev/retry"]) == ("verify", "none", "1")
+    environment = container(pod, "environment")
+    assert environment["image"] == "registry.example/judge:1"
+    assert environment["env"] == [{"name": "B", "valueFrom": {"secretKeyRef": {"name": "judge", "key": "token"}}}]
+    assert environment["resources"]["requests"] == {"cpu": "50m", "memory": "128Mi", "ephemeral-storage": "64Mi"}
+    assert mounts(pod, "environment") == {"/seatrial/bin": "bin ro", "/seatrial/ctl": "ctl ro", "/logs/verifier": "logs-verifier"}
+    assert "OPENAI_API_KEY" not in str(pod)
+    staged = variables(pod, "stage")
+    names = ("SEATRIAL_AGENT_LOGS_URL", "SEATRIAL_AGENT_LOGS_SHA256", "SEATRIAL_AGENT_RESULT_URL")
+    assert [staged[name] for name in names] == ["http://s3/0/logs", "d" * 64, "http://s3/0/result"]
+    volumes = {volume["name"] for volume in pod["spec"]["volumes"]}
+    assert volumes == {"bin", "ctl", "task", "run", "logs-verifier", "tmp-verifier"}
+
+
+@pytest.mark.conforms("H-103")
+@pytest.mark.parametrize(
+    ("verifier", "image", "is_bundled", "cpus"),
+    [
+        pytest.param({"environment_mode": "separate"}, "registry.example/task:1", False, 4, id="copy of the environment"),
+        pytest.param({"environment": {"cpus": 1}}, "registry.example/task:1", False, 1, id="own settings, image inherited"),
+        pytest.param({"environment": {"docker_image": "judge:1"}}, "judge:1", True, None, id="own image"),
+    ],
+)
+def test_where_a_separate_verifier_runs(verifier: dict[str, Any], image: str, is_bundled: bool, cpus: int | None) -> None:
+    place = separate_place(make_task(toml={"environment": {"cpus": 4}, "verifier": verifier}))
+    assert place is not None
+    assert (place.image, place.is_bundled, place.section.cpus) == (image, is_bundled, cpus)

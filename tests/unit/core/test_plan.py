@@ -14,7 +14,8 @@ from seatrial.contract import ErrorInfo
 from seatrial.core.actions import CommitRow, CreatePod, DeletePod, FindResult
 from seatrial.core.observe import PodView
 from seatrial.core.plan import Hold, Observed, Plan, plan
-from seatrial.core.rows import Row, by_trial
+from seatrial.core.policy import Budget
+from seatrial.core.rows import Row, TrialError, by_trial
 from seatrial.core.trial import Found, Limits, failure
 from tests.builders import NOW, JobBuilder, ago, make_job, make_pod, make_pods, make_row, make_task
 
@@ -449,3 +450,32 @@ def test_counts_always_add_up_and_a_plan_is_a_function(states: list[str]) -> Non
     assert progress is not None
     assert progress.total == len(states) == progress.pending + progress.running + len(progress.final)
     assert progress.running == sum(state in ("running", "waiting", "starting") for state in states)
+
+
+HANDED_OVER = TrialError("HandedOver", "CancelledError", "user", "done")
+
+
+def test_a_separate_verifier_gets_the_next_pod_at_once_and_uses_up_no_retry() -> None:
+    job = make_job().trials(1)
+    name = names(job)[0]
+    row = make_row(name, 0, "retried", error=HANDED_OVER, budget=Budget.FREE, logs_sha256="d" * 64, ended_at=ago(0))
+    decided = decide(observe(job, rows=(row,)))
+    assert [(action.retry, action.verifies, action.pod.endswith("-1-v")) for action in decided.creates] == [(1, row, True)]
+    assert decided.progress is not None
+    assert decided.progress.retried == 0
+
+
+def test_a_verifier_that_was_lost_is_repeated_and_the_agent_is_not() -> None:
+    job = make_job().trials(1).spec(retry={"max": 1, "backoff": {"min": "1s", "max": "2s"}})
+    name = names(job)[0]
+    over = make_row(name, 0, "retried", error=HANDED_OVER, budget=Budget.FREE, logs_sha256="d" * 64)
+    lost = make_row(name, 1, "retried", error=TrialError("NodeLost", "GKEPodNotFoundError", "infrastructure", "m"), budget=Budget.FREE)
+    assert [(action.retry, action.verifies) for action in decide(observe(job, rows=(over, lost))).creates] == [(2, over)]
+
+
+def test_the_agents_pod_is_removed_once_its_hand_over_is_a_row() -> None:
+    job = make_job().trials(1)
+    name = names(job)[0]
+    over = make_row(name, 0, "retried", error=HANDED_OVER, budget=Budget.FREE, logs_sha256="d" * 64)
+    pod = make_pods(job.plan(), 0).phase("Succeeded").view()
+    assert [action.uid for action in decide(observe(job, pod, rows=(over,))).deletes] == [pod.uid]

@@ -407,3 +407,31 @@ def test_an_error_of_a_step_decides_in_a_result_from_the_store_too() -> None:
     body = {"trial_name": TRIAL, "verifier_result": {"rewards": {"reward": 1.0}}, "seatrial": {"retry": 0, "error": error}}
     state = judge(read_result(body, trial=TRIAL, retry=0, sha256="b" * 64), {})
     assert (state.rewards, state.valid) == ({"reward": 1.0}, False)
+
+
+def handed_over(*, stored: bool) -> Verdict:
+    return Verdict(
+        trial=TRIAL,
+        retry=0,
+        rewards=None,
+        rewards_elsewhere=False,
+        error=ErrorInfo(type="AgentTimeoutError", cause="agent", message="late"),
+        stored=stored,
+        result_sha256="b" * 64 if stored else None,
+        logs_sha256="d" * 64 if stored else None,
+        seconds={},
+        tampered=False,
+        leftover_processes=0,
+        is_handed_over=True,
+    )
+
+
+def test_a_hand_over_is_no_end_and_no_failure_of_its_own() -> None:
+    verdict = handed_over(stored=True)
+    state = judge(read_verdict(write_verdict(verdict).decode()), {})
+    assert (state.is_handed_over, state.rewards, state.error and state.error.type) == (True, None, "HandedOver")
+
+
+def test_a_hand_over_that_is_not_stored_is_a_failure_of_the_store() -> None:
+    state = judge(handed_over(stored=False), {})
+    assert (state.is_handed_over, state.error and state.error.type) == (False, "ObjectStoreUnavailable")

@@ -19,6 +19,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -366,8 +367,8 @@ PASSING: Mapping[str, str] = {
 }
 
 
-@pytest.fixture
-def pod(envd: Path, object_store: ObjectStore) -> Iterator[Pod]:
+@contextmanager
+def make_pod(envd: Path, object_store: ObjectStore) -> Iterator[Pod]:
     """A Pod whose task the oracle passes."""
     # NB: not tmp_path: the path of a unix socket has at most 107 bytes.
     root = Path(tempfile.mkdtemp(prefix="pod-"))
@@ -380,3 +381,16 @@ def pod(envd: Path, object_store: ObjectStore) -> Iterator[Pod]:
             process.send_signal(signal.SIGKILL)
         process.wait(timeout=10)
     shutil.rmtree(root, ignore_errors=True)
+
+
+@pytest.fixture
+def pod(envd: Path, object_store: ObjectStore) -> Iterator[Pod]:
+    with make_pod(envd, object_store) as made:
+        yield made
+
+
+@pytest.fixture
+def second_pod(envd: Path, object_store: ObjectStore) -> Iterator[Pod]:
+    """For a separate verifier."""
+    with make_pod(envd, object_store) as made:
+        yield made

@@ -539,12 +539,6 @@ def test_a_disabled_verifier_gives_neither_reward_nor_error(pod: Pod) -> None:
     assert (outcome.result["verifier_result"], outcome.result["reward_valid"]) == (None, False)
 
 
-def test_separate_verification_is_refused_by_name(pod: Pod) -> None:
-    pod.trial["verifier"]["mode"] = "separate"
-    outcome = pod.run()
-    assert (outcome.verdict.rewards, outcome.reason) == (None, "VerifierModeUnsupported")
-
-
 def test_a_task_without_a_test_script_is_named(pod: Pod) -> None:
     pod.files["tests/readme.txt"] = pod.files.pop("tests/test.sh")
     outcome = pod.run()

@@ -208,6 +208,9 @@ class Reason(StrEnum):
     SUSPENDED = "Suspended"
     """The Pod was taken away for ``spec.suspend``; the trial runs again."""
 
+    HANDED_OVER = "HandedOver"
+    """The agent is done, and the task's separate verifier gets a Pod of its own."""
+
     # --- a trial while it ran
     EVICTED = "Evicted"
     """Node pressure."""

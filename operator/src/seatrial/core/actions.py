@@ -16,6 +16,8 @@ class CreatePod:
     retry: int
     pod: str
     """Its name."""
+    verifies: Row | None = None
+    """The row of the Pod whose work this one grades, where the task has a separate verifier."""
 
 
 @dataclass(frozen=True, slots=True)

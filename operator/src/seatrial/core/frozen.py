@@ -182,9 +182,11 @@ def refuse_task(task: PlannedTask) -> PlannedTask:
 def _unsupported(task: PlannedTask) -> str | None:
     config = task.config
     environment = config.environment
-    if any(config.verifier_mode(step) is VerifierMode.SEPARATE for step in config.steps or (None,)):
-        what = "a separate verifier of a step" if config.is_multi_step else "a separate verifier"
-        return f"{what} is not supported by this version; use environment_mode = 'shared' where the task allows it"
+    if config.is_multi_step and any(config.verifier_mode(step) is VerifierMode.SEPARATE for step in config.steps or ()):
+        return "a separate verifier of a step is not supported by this version; use environment_mode = 'shared' where the task allows it"
+    verifier = config.verifier_environment()
+    if verifier is not None and (verifier.os is TaskOS.WINDOWS or verifier.tpu is not None):
+        return "[verifier.environment] asks for os = 'windows' or a tpu, which is not supported"
     if environment.os is TaskOS.WINDOWS:
         return "os = 'windows' is not supported: trial Pods run Linux"
     if task.compose:
@@ -208,11 +210,19 @@ def _unsupported(task: PlannedTask) -> str | None:
 
 
 def _network_unsupported(config: TaskConfig) -> str | None:
-    phases = [policy for step in config.steps or (None,) for policy in (config.agent_policy(step), config.verifier_policy(step))]
-    policies = {network_of(policy) for policy in (config.baseline_policy(), *phases)}
-    if None in policies:
+    separate = config.verifier_environment()
+    agent = [config.agent_policy(step) for step in config.steps or (None,)]
+    verifier = [config.verifier_policy(step) for step in config.steps or (None,)]
+    # A separate verifier is a Pod of its own with a policy of its own.
+    groups = (
+        [[config.baseline_policy(), *agent, *verifier]]
+        if separate is None
+        else [[config.baseline_policy(), *agent], [separate.policy(), *verifier]]
+    )
+    networks = [{network_of(policy) for policy in group} for group in groups]
+    if any(None in policies for policies in networks):
         return "network_mode = 'allowlist' with hosts is not supported by this version; use public or no-network"
-    if len(policies) > 1:
+    if any(len(policies) > 1 for policies in networks):
         return "[agent] or [verifier] changes network_mode, which is not supported by this version; use one mode for the task"
     return None
 

@@ -24,18 +24,22 @@ from seatrial.api.names import (
     LABEL_TASK,
     LABEL_TRIAL,
     ROLE_TRIAL,
+    ROLE_VERIFY,
 )
 from seatrial.core.expand import Trial
 from seatrial.core.frozen import FrozenPlan, PlannedTask, network_of
 from seatrial.core.naming import label_value, pod_name
 from seatrial.core.trial_input import (
+    Place,
     SecretSource,
+    agent_place,
     environment_env,
     environment_sources,
     escape,
     grading_refs,
     longest_seconds,
     needed_refs,
+    separate_place,
     solution_env,
     template_variables,
     value_from,
@@ -90,12 +94,22 @@ CA_KEY: Final = "ca.crt"
 CA_DIR: Final = "/etc/seatrial/ca"
 
 
+class AgentsWork(NamedTuple):
+    """Presigned, of the Pod whose work a separate verifier grades."""
+
+    logs: str
+    logs_sha256: str
+    result: str
+
+
 class Urls(NamedTuple):
     """Presigned, of one trial."""
 
     archive: str
     logs: str
     result: str
+    work: AgentsWork | None = None
+    """For the Pod of a separate verifier."""
 
 
 def build_trial_pod(
@@ -112,14 +126,57 @@ def build_trial_pod(
         MissingVariable, ResourceModeWithoutValue: this trial cannot be built; its siblings can.
     """
     task = plan.tasks[trial.task]
-    pod = spec.pod
+    containers = [_environment(task, spec, settings), _agent(task, spec, settings), _verifier(task, spec, urls, secret, settings)]
+    stage = _stage(task, urls, encoded_input, settings)
+    network = network_of(task.config.baseline_policy()) or "none"
+    return _pod(plan, spec, trial, [stage, *containers], retry=retry, settings=settings, role=ROLE_TRIAL, network=network)
+
+
+def build_verify_pod(
+    plan: FrozenPlan, spec: EvalJobSpec, trial: Trial, *, retry: int, urls: Urls, encoded_input: str, secret: str, settings: PodSettings
+) -> dict[str, Any]:
+    """The Pod of a separate verifier: the tests in an environment of their own, fed with artifacts; no agent and no model key.
+
+    Args:
+        urls: with ``work``.
+
+    Raises:
+        MissingVariable, ResourceModeWithoutValue: this trial cannot be built; its siblings can.
+    """
+    task = plan.tasks[trial.task]
+    place = separate_place(task)
+    if place is None:
+        raise ValueError(f"task {task.id} has no separate verifier")
+    environment = _environment(task, spec, settings, place)
+    environment["volumeMounts"] = [mount for mount in environment["volumeMounts"] if mount["name"] in ("bin", "ctl", "logs-verifier")]
+    verifier = _verifier(task, spec, urls, secret, settings)
+    verifier["volumeMounts"] = [mount for mount in verifier["volumeMounts"] if mount["name"] not in ("logs-agent", "logs-artifacts")]
+    stage = _stage(task, urls, encoded_input, settings)
+    network = network_of(task.config.verifier_policy()) or "none"
+    return _pod(plan, spec, trial, [stage, environment, verifier], retry=retry, settings=settings, role=ROLE_VERIFY, network=network)
+
+
+def _pod(
+    plan: FrozenPlan,
+    spec: EvalJobSpec,
+    trial: Trial,
+    containers: list[dict[str, Any]],
+    *,
+    retry: int,
+    settings: PodSettings,
+    role: str,
+    network: str,
+) -> dict[str, Any]:
+    """What both kinds of Pods share; the first of ``containers`` is the init container."""
+    task, pod = plan.tasks[trial.task], spec.pod
+    used = {mount["name"] for container in containers for mount in container["volumeMounts"]}
     return {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {
-            "name": pod_name(plan.job, plan.uid, trial.key, retry),
+            "name": pod_name(plan.job, plan.uid, trial.key, retry, verifies=role == ROLE_VERIFY),
             "namespace": plan.namespace,
-            "labels": {**pod.labels, **pod_labels(plan, trial, retry=retry)},
+            "labels": {**pod.labels, **pod_labels(plan, trial, retry=retry), LABEL_ROLE: role, LABEL_NETWORK: network},
             "annotations": {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false", **pod.annotations},
             "ownerReferences": [owner_reference(plan.job, plan.uid)],
         },
@@ -131,9 +188,9 @@ def build_trial_pod(
             "enableServiceLinks": False,
             "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
             **_placement(spec),
-            "initContainers": [_stage(task, urls, encoded_input, settings)],
-            "containers": [_environment(task, spec, settings), _agent(task, spec, settings), _verifier(task, spec, urls, secret, settings)],
-            "volumes": _volumes(settings),
+            "initContainers": containers[:1],
+            "containers": containers[1:],
+            "volumes": [volume for volume in _volumes(settings) if volume["name"] in used],
         },
     }
 
@@ -191,6 +248,13 @@ def url_seconds(task: PlannedTask, spec: EvalJobSpec, settings: PodSettings) -> 
 
 
 def _stage(task: PlannedTask, urls: Urls, encoded_input: str, settings: PodSettings) -> dict[str, Any]:
+    work = []
+    if urls.work is not None:
+        work = [
+            {"name": contract.VAR_AGENT_LOGS_URL, "value": escape(urls.work.logs)},
+            {"name": contract.VAR_AGENT_LOGS_SHA256, "value": urls.work.logs_sha256},
+            {"name": contract.VAR_AGENT_RESULT_URL, "value": escape(urls.work.result)},
+        ]
     container = _runner_container(
         contract.STAGE,
         contract.STAGE_UID,
@@ -199,6 +263,7 @@ def _stage(task: PlannedTask, urls: Urls, encoded_input: str, settings: PodSetti
             {"name": contract.VAR_INPUT, "value": encoded_input},
             {"name": contract.VAR_ARCHIVE_URL, "value": escape(urls.archive)},
             {"name": contract.VAR_ARCHIVE_SHA256, "value": task.archive_sha256},
+            *work,
         ],
         mounts=[_mount("bin", contract.BIN_DIR), _mount("task", contract.TASK_DIR), _mount("run", contract.RUN_DIR)],
         tmp="tmp-verifier",
@@ -214,14 +279,15 @@ def _stage(task: PlannedTask, urls: Urls, encoded_input: str, settings: PodSetti
     return container
 
 
-def _environment(task: PlannedTask, spec: EvalJobSpec, settings: PodSettings) -> dict[str, Any]:
+def _environment(task: PlannedTask, spec: EvalJobSpec, settings: PodSettings, place: Place | None = None) -> dict[str, Any]:
+    place = place or agent_place(task)
     return {
         "name": contract.ENVIRONMENT,
-        "image": mirrored(task.config.environment.docker_image, settings.image_prefix),
+        "image": mirrored(place.image, settings.image_prefix),
         "imagePullPolicy": settings.image_pull_policy,
         "args": [contract.ENVD],
-        "env": _with_proxy(environment_env(task, spec), settings),
-        "resources": environment_resources(task, spec, settings),
+        "env": _with_proxy(environment_env(task, spec, place), settings),
+        "resources": environment_resources(task, spec, settings, place),
         # An ENTRYPOINT that ignores its arguments and stays up is met by the hook; where the arguments worked, the hook does nothing.
         "lifecycle": {"postStart": {"exec": {"command": [contract.ENVD, "--ensure"]}}},
         "volumeMounts": [
@@ -391,7 +457,7 @@ def _placement(spec: EvalJobSpec) -> dict[str, Any]:
 # --- resources -----------------------------------------------------------------------------------------------------------------------
 
 
-def environment_resources(task: PlannedTask, spec: EvalJobSpec, settings: PodSettings) -> dict[str, Any]:
+def environment_resources(task: PlannedTask, spec: EvalJobSpec, settings: PodSettings, place: Place | None = None) -> dict[str, Any]:
     """Requests and limits of the environment; ``auto`` is a request for CPU, and request and limit for memory and storage.
 
     Raises:
@@ -399,7 +465,7 @@ def environment_resources(task: PlannedTask, spec: EvalJobSpec, settings: PodSet
 
     Source: Harbor's modes (H-56, H-57).
     """
-    wanted, overrides, modes = task.config.environment, spec.resources.overrides, spec.resources
+    wanted, overrides, modes = (place or agent_place(task)).section, spec.resources.overrides, spec.resources
     cpu = overrides.cpu or (_cpus(wanted.cpus) if wanted.cpus is not None else None)
     memory = overrides.memory or (Quantity(f"{wanted.memory_mb}Mi") if wanted.memory_mb else None)
     storage = overrides.storage or (Quantity(f"{wanted.storage_mb}Mi") if wanted.storage_mb else None)

@@ -34,11 +34,11 @@ def trial_name(job_uid: str, key: TrialKey, *, salt: int = 0) -> str:
     return f"{stem or 'task'}__{_digest(job_uid, key, salt).hex()[:7]}"
 
 
-def pod_name(job: str, job_uid: str, key: TrialKey, retry: int) -> str:
-    """Name of the Pod for one retry of one trial; at most 63 characters."""
+def pod_name(job: str, job_uid: str, key: TrialKey, retry: int, *, verifies: bool = False) -> str:
+    """Name of the Pod for one retry of one trial, or of its separate verifier; at most 63 characters."""
     token = base64.b32encode(_digest(job_uid, key)).decode().lower()[:10]
     stem = re.sub(r"[^a-z0-9]+", "-", job.lower())[:40].strip("-")
-    return f"{stem or 'job'}-{token}-{retry}"
+    return f"{stem or 'job'}-{token}-{retry}{'-v' if verifies else ''}"
 
 
 def secret_name(job: str, job_uid: str) -> str:

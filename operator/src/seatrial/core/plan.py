@@ -22,7 +22,7 @@ from seatrial.core.manifests import GRACE_SECONDS
 from seatrial.core.naming import pod_name
 from seatrial.core.observe import PodView, format_time, parse_time
 from seatrial.core.policy import POLICIES, Budget, RetryRules, backoff_seconds, may_retry
-from seatrial.core.rows import Outcome, Row, TrialError, past
+from seatrial.core.rows import Outcome, Row, TrialError, handed_over, past
 from seatrial.core.trial import Found, Judgement, Limits, Running, Unclear, Waiting, derive, failure, judge
 from seatrial.core.trial_input import error_overrides
 
@@ -183,7 +183,9 @@ def build_row(
     error, verdict = judgement.error, judgement.verdict
     budget = _budget(judgement, spec=spec, rules=rules)
     outcome: Outcome = "scored" if judgement.valid else "errored"
-    if not judgement.valid and error is not None:
+    if judgement.is_handed_over:
+        outcome = "retried"
+    elif not judgement.valid and error is not None:
         before = past(tuple(earlier))
         if may_retry(rules, error=error.type, harbor=error.harbor, budget=budget, most=judgement.most, past=before):
             outcome = "retried"
@@ -256,7 +258,7 @@ class _Pass:
     def visit(self, trial: Trial, stop: Stop | None) -> None:
         """Count one trial and note what it needs."""
         rows = self.observed.rows.get(trial.name, ())
-        self._retried += sum(not row.is_final for row in rows)
+        self._retried += sum(not row.is_final and not _is_hand_over(row) for row in rows)
         if rows and rows[-1].is_final:
             self._final.append(rows[-1])
             return
@@ -327,7 +329,7 @@ class _Pass:
 
     def _ready_at(self, trial: Trial, rows: tuple[Row, ...]) -> datetime | None:
         failures = len(past(rows))
-        if not rows or not failures or (rows[-1].error is not None and rows[-1].error.type == Reason.SUSPENDED):
+        if not rows or not failures or (rows[-1].error is not None and rows[-1].error.type in (Reason.SUSPENDED, Reason.HANDED_OVER)):
             return None
         ended = parse_time(rows[-1].ended_at)
         return ended + timedelta(seconds=backoff_seconds(self.rules, failures=failures, seed=trial.name)) if ended else None
@@ -359,10 +361,11 @@ class _Pass:
         held = len(self.observed.starting - self._pods.keys())
         held += sum(not pod.is_terminal and not self._is_kept(pod) for pod in self._pods.values())
         room = min(self.observed.spec.concurrency - held, ACTIONS_PER_PASS)
-        job = self.observed.plan
-        return tuple(
-            CreatePod(trial, retry, pod_name(job.job, job.uid, trial.key, retry)) for trial, retry in self._pending[: max(0, room)]
-        )
+        return tuple(self._create(trial, retry) for trial, retry in self._pending[: max(0, room)])
+
+    def _create(self, trial: Trial, retry: int) -> CreatePod:
+        job, agent_row = self.observed.plan, handed_over(self.observed.rows.get(trial.name, ()))
+        return CreatePod(trial, retry, pod_name(job.job, job.uid, trial.key, retry, verifies=agent_row is not None), agent_row)
 
     def held(self) -> bool:
         """Whether something outside the job forbids new Pods at the moment."""
@@ -418,6 +421,10 @@ class _Pass:
         rows = self.observed.rows.get(pod.trial, ())
         keep = self._keep_until(rows[-1], pod.retry) if rows else None
         return keep is not None and keep > self.now and not pod.deleting
+
+
+def _is_hand_over(row: Row) -> bool:
+    return row.error is not None and row.error.type == Reason.HANDED_OVER
 
 
 def _grace(row: Row | None) -> int:

@@ -68,6 +68,7 @@ POLICIES: Final[Mapping[Reason, Policy]] = {
     Reason.UNSUPPORTED_TASK: Policy(Budget.NONE, "user", "ServiceOperationsUnsupportedError"),
     Reason.DISK_FULL: Policy(Budget.COUNTED, "infrastructure", _REQUEST),
     Reason.SUSPENDED: Policy(Budget.FREE, "infrastructure", "CancelledError"),
+    Reason.HANDED_OVER: Policy(Budget.FREE, "user", "CancelledError"),
     Reason.VALUE_ERROR: Policy(Budget.NONE, "user", "ValueError"),
     # while it ran
     Reason.EVICTED: Policy(Budget.FREE, "infrastructure", _LOST),

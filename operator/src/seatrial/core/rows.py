@@ -18,6 +18,7 @@ from seatrial.core.policy import Budget, Past
 Outcome = Literal["scored", "errored", "cancelled", "retried"]
 
 MESSAGE_CHARS: Final = 1024
+_NO_FAILURES: Final = (Reason.SUSPENDED, Reason.HANDED_OVER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,9 +147,14 @@ def by_trial(rows: Iterable[Row]) -> dict[str, tuple[Row, ...]]:
 
 
 def past(rows: Sequence[Row]) -> tuple[Past, ...]:
-    """The retried rows as the retry policy reads them; suspensions are nobody's failure and are left out."""
+    """The retried rows as the retry policy reads them; suspensions and hand-overs are nobody's failure and are left out."""
     return tuple(
         Past(error=row.error.type if row.error else "", budget=row.budget)
         for row in rows
-        if not row.is_final and (row.error is None or row.error.type != Reason.SUSPENDED)
+        if not row.is_final and (row.error is None or row.error.type not in _NO_FAILURES)
     )
+
+
+def handed_over(rows: Sequence[Row]) -> Row | None:
+    """The row of the Pod whose work a separate verifier grades; None while the agent has not done it."""
+    return next((row for row in reversed(rows) if row.error is not None and row.error.type == Reason.HANDED_OVER), None)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
@@ -83,6 +83,8 @@ class Judgement:
     budget: Budget
     most: int | None = None
     verdict: Verdict | None = None
+    is_handed_over: bool = False
+    """Not the end: a separate verifier's Pod comes next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +167,11 @@ def derive(
 def judge(verdict: Verdict, overrides: Mapping[str, Mapping[str, bool]]) -> Judgement:
     """A verdict read with Harbor's table: rewards beside an invalid error are kept and do not count."""
     rewards, error = verdict.rewards, verdict.error
+    if verdict.is_handed_over:
+        if not verdict.stored or verdict.logs_sha256 is None:
+            return failure(Reason.OBJECT_STORE_UNAVAILABLE, "the agent's work could not be stored for the separate verifier")
+        handed = failure(Reason.HANDED_OVER, "the agent is done; its work is verified in a Pod of its own", verdict=verdict)
+        return replace(handed, is_handed_over=True)
     if error is None and not rewards and verdict.is_disabled:
         # Nothing was to be measured: the trial is done, without a reward and without an error.
         return Judgement(rewards=None, error=None, valid=True, budget=Budget.NONE, verdict=verdict)
@@ -236,6 +243,7 @@ def read_result(body: Mapping[str, Any], *, trial: str, retry: int, sha256: str)
         tampered=extra.get("tampered") is True,
         leftover_processes=extra["leftover_processes"] if type(extra.get("leftover_processes")) is int else 0,
         is_disabled=extra.get("verification_disabled") is True,
+        is_handed_over=extra.get("handed_over") is True,
     )
 
 

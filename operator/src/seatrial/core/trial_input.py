@@ -28,7 +28,7 @@ from seatrial.contract import (
 from seatrial.core.expand import Trial
 from seatrial.core.frozen import FrozenPlan, PlannedTask, agent_name
 from seatrial.errors import SeatrialError
-from seatrial.taskpkg.model import Artifact, Healthcheck, StepSection, VerifierSection
+from seatrial.taskpkg.model import Artifact, EnvironmentSection, Healthcheck, StepSection, VerifierSection
 from seatrial.taskpkg.templates import required_variables, variable_of
 
 AGENT_SETUP_SECONDS: Final = 360.0
@@ -114,14 +114,44 @@ def needed_refs(env: Mapping[str, str], sources: Sources, *, where: str) -> dict
     return needed
 
 
-def environment_env(task: PlannedTask, spec: EvalJobSpec) -> list[dict[str, Any]]:
+class Place(NamedTuple):
+    """Where something runs."""
+
+    section: EnvironmentSection
+    name: str
+    """Of the section in task.toml."""
+    image: str
+    is_bundled: bool = False
+    """The image of a separate verifier holds ``/tests`` already."""
+
+
+def agent_place(task: PlannedTask) -> Place:
+    return Place(task.config.environment, "environment", task.config.environment.docker_image or "")
+
+
+def separate_place(task: PlannedTask) -> Place | None:
+    """Of the separate verifier: its own image, which brings the tests, or the task's, to which they are uploaded; None in shared mode.
+
+    A declared ``[verifier.environment]`` inherits nothing from ``[environment]`` but the image. Source: harbor.md 6.2.
+    """
+    section, own = task.config.verifier_environment(), task.config.verifier.environment
+    if section is None:
+        return None
+    if own is not None and own.docker_image:
+        return Place(section, "verifier.environment", own.docker_image, is_bundled=True)
+    name = "environment" if own is None else "verifier.environment"
+    return Place(section, name, task.config.environment.docker_image or "")
+
+
+def environment_env(task: PlannedTask, spec: EvalJobSpec, place: Place | None = None) -> list[dict[str, Any]]:
     """``[environment.env]`` as ``env`` of the container: templates become literals or ``valueFrom``; ``$(`` is escaped.
 
     Raises:
         MissingVariable: a template without a source and without a default.
     """
     sources, env = environment_sources(spec), []
-    for name, value in task.config.environment.env.items():
+    place = place or agent_place(task)
+    for name, value in place.section.env.items():
         variable = variable_of(value)
         if variable is not None and variable.name in sources.refs:
             env.append({"name": name, "valueFrom": value_from(sources.refs[variable.name])})
@@ -129,7 +159,7 @@ def environment_env(task: PlannedTask, spec: EvalJobSpec) -> list[dict[str, Any]
         if variable is not None:
             found = sources.literals.get(variable.name, variable.default)
             if found is None:
-                raise MissingVariable(variable.name, f"[environment.env] of task {task.id}")
+                raise MissingVariable(variable.name, f"[{place.name}.env] of task {task.id}")
             env.append({"name": name, "value": escape(found)})
         else:
             env.append({"name": name, "value": escape(value)})
@@ -167,9 +197,20 @@ def timeouts(task: PlannedTask, spec: EvalJobSpec) -> TimeoutsInput:
 
 
 def build_input(
-    plan: FrozenPlan, spec: EvalJobSpec, trial: Trial, *, retry: int, agent_version: str, limits_bytes: Mapping[str, int]
+    plan: FrozenPlan,
+    spec: EvalJobSpec,
+    trial: Trial,
+    *,
+    retry: int,
+    agent_version: str,
+    limits_bytes: Mapping[str, int],
+    verifies: int | None = None,
 ) -> TrialInput:
-    """The input of one Pod; ``limits_bytes`` are the sizes of the environment's volumes by mount path.
+    """The input of one Pod.
+
+    Args:
+        limits_bytes: sizes of the environment's volumes by mount path.
+        verifies: for the Pod of a separate verifier, the retry whose work it grades.
 
     Raises:
         MissingVariable: a template without a source and without a default.
@@ -179,7 +220,11 @@ def build_input(
     solving_env = solution_env(task, spec)
     grading_refs(task, spec)
     needed_refs(solving_env, environment_sources(spec), where=f"[solution.env] of task {task.id}")
-    environment = config.environment
+    separate = separate_place(task)
+    if separate is not None:
+        environment_env(task, spec, separate)  # what is missing there is said before the agent runs
+    place = separate if verifies is not None and separate is not None else agent_place(task)
+    environment = place.section
     limits = timeouts(task, spec)
     given = TrialInput(
         schema=1,
@@ -188,7 +233,7 @@ def build_input(
         attempt=trial.key.attempt,
         retry=retry,
         task=TaskRef(name=task.id, checksum=task.checksum, source=_taskset_name(plan.taskset)),
-        image=environment.docker_image or "",
+        image=place.image,
         agent=AgentInput(
             kind="command" if spec.agent.command is not None else "nop" if spec.agent.name == "nop" else "oracle",
             name=agent_name(spec.agent),
@@ -202,11 +247,13 @@ def build_input(
         environment=EnvironmentInput(
             workdir=environment.workdir,
             env=dict(environment.env),
-            healthcheck=_healthcheck(environment.healthcheck),
-            loose_files=task.loose_files,
+            # Harbor never checks the health of a separate verifier.
+            healthcheck=_healthcheck(environment.healthcheck) if verifies is None else None,
+            loose_files=task.loose_files and verifies is None,
         ),
         verifier=VerifierInput(
-            mode="shared",
+            mode="shared" if separate is None else "separate",
+            bundled=separate is not None and separate.is_bundled,
             disable=spec.verifier.disable,
             user=config.verifier.user,
             env=verifier_env(task, spec),
@@ -220,6 +267,8 @@ def build_input(
         config=_trial_config(plan, spec, trial, task),
         limits=dict(limits_bytes),
     )
+    if verifies is not None:
+        given["verifies"] = verifies
     if config.steps:
         given["steps"] = [_step(task, spec, step) for step in config.steps]
         given["reward_strategy"] = config.reward_strategy().value

@@ -17,10 +17,12 @@ from seatrial.core import naming
 from seatrial.core.actions import CreatePod, DeletePod
 from seatrial.core.frozen import FrozenPlan
 from seatrial.core.manifests import (
+    AgentsWork,
     ResourceModeWithoutValue,
     Urls,
     build_secret,
     build_trial_pod,
+    build_verify_pod,
     url_seconds,
     volume_limits,
 )
@@ -176,13 +178,23 @@ class Executor:
         task = plan.tasks[trial.task]
         seconds = min(url_seconds(task, spec, pods), MAX_EXPIRES_SECONDS)
         prefix = naming.job_prefix(plan.namespace, plan.job, plan.uid)
+        work = None
+        if (agent_row := action.verifies) is not None:
+            work = AgentsWork(
+                logs=self._store.presign_get(naming.logs_key(prefix, trial.name, agent_row.retry), expires_seconds=seconds),
+                logs_sha256=agent_row.logs_sha256 or "",
+                result=self._store.presign_get(naming.result_key(prefix, trial.name, agent_row.retry), expires_seconds=seconds),
+            )
         urls = Urls(
+            work=work,
             archive=self._store.presign_get(task.archive_key, expires_seconds=seconds),
             logs=self._store.presign_put(naming.logs_key(prefix, trial.name, retry), expires_seconds=seconds),
             result=self._store.presign_put(naming.result_key(prefix, trial.name, retry), expires_seconds=seconds),
         )
-        given = build_input(plan, spec, trial, retry=retry, agent_version=__version__, limits_bytes=volume_limits(pods))
-        return build_trial_pod(
+        verifies = None if action.verifies is None else action.verifies.retry
+        given = build_input(plan, spec, trial, retry=retry, agent_version=__version__, limits_bytes=volume_limits(pods), verifies=verifies)
+        build = build_trial_pod if verifies is None else build_verify_pod
+        return build(
             plan,
             spec,
             trial,
