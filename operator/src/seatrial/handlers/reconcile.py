@@ -317,7 +317,11 @@ class JobPass:
             loaded = await self._planner.freeze(job)
             log.info("job planned", extra={"job": str(job.key), "trials": loaded.frozen.trials, "tasks": loaded.frozen.tasks})
         prefix = self._prefix(job)
-        memory = Memory(loaded, RowLog(self._store, prefix, adopted=loaded.plan.adopted), ResultFinder(self._store, prefix, self._settings.job_key(meta.uid)))
+        memory = Memory(
+            loaded,
+            RowLog(self._store, prefix, adopted=loaded.plan.adopted),
+            ResultFinder(self._store, prefix, self._settings.job_key(meta.uid)),
+        )
         if named is not None:
             await memory.rows.load()
             await self._remember_results(memory)
