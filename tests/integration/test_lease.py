@@ -8,8 +8,11 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
-from seatrial.effects.kube import Kube
+import pytest
+
+from seatrial.effects.kube import Kube, core_path
 from seatrial.effects.lease import Elector, LeaseSettings
+from seatrial.errors import Unavailable
 from tests.integration.fakeapi import FakeApi, status
 from tests.integration.harness import wait_until
 
@@ -113,3 +116,25 @@ async def test_a_lease_of_somebody_else_is_not_released() -> None:
         await second.lead()
         await first.elector.release()
         assert lease(api)["holderIdentity"] == "second"
+
+
+async def test_a_leader_that_was_paused_longer_than_its_lease_writes_nothing_when_it_wakes() -> None:
+    now = 100.0
+    async with FakeApi().running() as api, Kube(api.access) as kube:
+        elector = Elector(kube, SETTINGS, lost=lambda: None, clock=lambda: now)
+        kube.fence = elector.holds
+        path = core_path("pods", namespace="evals")
+
+        async def create(name: str) -> None:
+            meta = {"name": name, "namespace": "evals"}
+            await kube.request("POST", path, body={"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": {"containers": []}})
+
+        with pytest.raises(Unavailable, match="Lease"):
+            await create("before")
+        await elector.acquire()
+        await create("while-it-leads")
+        now += SETTINGS.renew_deadline_seconds
+        with pytest.raises(Unavailable, match="Lease"):
+            await create("after")
+        assert [name for _, name in api.all("pods")] == ["while-it-leads"]
+        assert await kube.get(path)

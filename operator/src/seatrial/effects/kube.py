@@ -182,6 +182,8 @@ class Kube:
         self._token, self._token_until = access.token, 0.0
         self.denied_since: float | None = None
         """Since when every answer has been 401 or 403, on the monotonic clock; None after any other answer."""
+        self.fence: Callable[[], bool] | None = None
+        """Asked right before each write; False stops it. A paused leader has requests under way that must not be sent when it wakes."""
 
     async def __aenter__(self) -> Self:
         total = aiohttp.ClientTimeout(total=30, sock_connect=5)
@@ -226,6 +228,8 @@ class Kube:
                 async with self._slots:
                     if method != "GET":
                         await self._bucket.take()
+                        if self.fence is not None and not self.fence():
+                            raise Unavailable(f"{method} {path}: the Lease was not renewed in time, nothing is written")
                     status, answer, retry_after = await self._send(
                         method, path, params, data=data, content_type=content_type, channel=channel
                     )

@@ -56,12 +56,17 @@ class Elector:
         self._path = group_path("coordination.k8s.io", "v1", "leases", namespace=settings.namespace)
         self._object = f"{self._path}/{settings.name}"
         self._seen: tuple[str, str] | None = None
-        self._seen_at = 0.0
+        self._seen_at = self._until = 0.0
         self.is_leader = False
+
+    def holds(self) -> bool:
+        """Whether nobody else can lead yet, by the last renewal: a process that was paused must not write when it wakes."""
+        return self.is_leader and self._clock() < self._until
 
     async def acquire(self) -> None:
         """Return when we hold the Lease."""
         while True:
+            begun = self._clock()
             try:
                 async with asyncio.timeout(TRY_SECONDS):
                     if await self._try_acquire():
@@ -69,22 +74,23 @@ class Elector:
             except (SeatrialError, TimeoutError) as error:
                 log.warning("lease not acquired", extra={"reason": type(error).__name__, "error": str(error)})
             await asyncio.sleep(self._settings.retry_seconds * random.uniform(0.8, 1.2))
+        self._until = begun + self._settings.renew_deadline_seconds
         self._set(True)
         log.info("elected", extra={"identity": self._settings.identity})
 
     async def run(self) -> None:
         """Renew for ever; ``lost`` is called when that fails for too long or somebody else holds the Lease."""
-        deadline = self._clock() + self._settings.renew_deadline_seconds
         while True:
             await asyncio.sleep(self._settings.retry_seconds)
-            left = deadline - self._clock()
+            begun = self._clock()
             try:
-                async with asyncio.timeout(max(0.0, min(left, TRY_SECONDS))):
+                async with asyncio.timeout(max(0.0, min(self._until - begun, TRY_SECONDS))):
                     held = await self._renew()
-                deadline = self._clock() + self._settings.renew_deadline_seconds
+                # From before the request: others count from when the API server had it, which is later.
+                self._until = begun + self._settings.renew_deadline_seconds
             except (SeatrialError, TimeoutError) as error:
                 log.warning("lease not renewed", extra={"reason": type(error).__name__, "error": str(error)})
-                held = self._clock() < deadline
+                held = self._clock() < self._until
             if not held:
                 log.error("lease lost, ending the process", extra={"identity": self._settings.identity})
                 self._set(False)

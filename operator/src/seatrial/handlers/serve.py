@@ -242,6 +242,7 @@ async def serve(*, settings: Settings, access: Access, store: ObjectStore) -> No
     async with kube:
         operator = Operator(kube, store, settings=settings, metrics=metrics)
         elector = Elector(kube, _lease(settings, access), changed=metrics.observe_leader)
+        kube.fence = elector.holds
         health = Health(metrics, refresh=operator.refresh_metrics)
         health.live["loop"] = heartbeat_check(metrics)
         health.live["api"] = denied_check(lambda: kube.denied_since)
@@ -265,6 +266,7 @@ async def _lead(operator: Operator, elector: Elector, health: Health, *, setting
     try:
         await _until(operator.informers.synced(), tasks, term)
         if term.is_set():
+            await elector.release()
             return
         await _install(operator)
         tasks += [asyncio.create_task(operator.work(), name=f"worker-{number}") for number in range(settings.workers)]
@@ -285,7 +287,7 @@ async def _lead(operator: Operator, elector: Elector, health: Health, *, setting
         log.info("operator runs", extra={"identity": settings.identity, "namespaces": settings.namespaces or "all"})
         await _until(term.wait(), tasks, term)
         log.info("stopping")
-        _arm_watchdog(settings.stop_seconds)
+        watchdog = _arm_watchdog(settings.stop_seconds)
         operator.queue.close()
         # Before Kopf stops: it cancels every task that was made after its start.
         await _first(operator.queue.idle(), asyncio.sleep(DRAIN_SECONDS))
@@ -297,6 +299,7 @@ async def _lead(operator: Operator, elector: Elector, health: Health, *, setting
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
     await elector.release()
+    watchdog.cancel()
 
 
 async def _install(operator: Operator) -> None:
@@ -359,11 +362,12 @@ def _lease(settings: Settings, access: Access) -> LeaseSettings:
     )
 
 
-def _arm_watchdog(seconds: float) -> None:
+def _arm_watchdog(seconds: float) -> threading.Timer:
     """End the process even if the loop hangs; the kubelet would do it a few seconds later."""
     timer = threading.Timer(seconds, os._exit, args=(1,))
     timer.daemon = True
     timer.start()
+    return timer
 
 
 def _text(key: Key) -> str:
