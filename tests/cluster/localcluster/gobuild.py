@@ -51,6 +51,8 @@ BINARIES: Mapping[str, Binary] = {
         Binary("versitygw", "addons", "github.com/versity/versitygw/cmd/versitygw"),
         Binary("helm", "addons", "helm.sh/helm/v4/cmd/helm"),
         Binary("kube-router", "netpol", "github.com/cloudnativelabs/kube-router/v2/cmd/kube-router"),
+        # Plays kubelets for tests/perf; needs older client libraries than kube.
+        Binary("kwok", "kwok", "sigs.k8s.io/kwok/cmd/kwok"),
         # Only for the test that gives kind-config.yaml to kind's own loader.
         Binary("kind", "kind", "sigs.k8s.io/kind"),
         Binary("envd", "runner-image/envd", "."),

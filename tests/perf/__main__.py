@@ -1,0 +1,117 @@
+"""``python -m tests.perf``: the control loop under load, against a real API server; figures go to ``build/bench.json`` and the docs.
+
+python -m tests.perf                        100 and 1,000 trials, then 100 jobs of 10
+python -m tests.perf --trials 10000         one job of that size
+python -m tests.perf --trials 1000 --profile build/operator.prof
+"""
+
+from __future__ import annotations
+
+import argparse
+import pstats
+import sys
+import tempfile
+from pathlib import Path
+
+from ..bench.record import Figure, figure, record
+from .load import Load, Watched
+from .operator_process import OperatorProcess
+from .plane import Plane, wait_for
+from .stages import Shares
+
+TASKS = 10
+LIMIT_SECONDS = 1800
+
+
+def main() -> None:
+    arguments = _arguments()
+    sizes = arguments.trials or [100, 1000]
+    command = f"python -m tests.perf {' '.join(sys.argv[1:])}".strip()
+    folder = Path(tempfile.mkdtemp(prefix="seatrial-perf-"))
+    figures: list[Figure] = []
+    with Plane(folder, shares=Shares(busy_ms=arguments.busy_ms), keep=arguments.keep) as plane:
+        print(f"control plane at {plane.server}, folder {folder}", flush=True)
+        load = Load(plane)
+        load.namespace()
+        if arguments.bystanders:
+            load.bystanders(arguments.bystanders)
+            print(f"{arguments.bystanders} Tasks that nobody uses", flush=True)
+        operator = OperatorProcess(plane, profile=arguments.profile)
+        operator.start()
+        operator.ready()
+        load.publish(TASKS)
+        wait_for("verified Tasks", load.verified, seconds=120, every=1.0)
+        for size in sizes:
+            names = submit(load, size, jobs=arguments.jobs, concurrency=arguments.concurrency)
+            figures += measure(load, operator, names, size, command=command)
+        if not arguments.trials:
+            names = submit(load, 1000, jobs=100, concurrency=5)
+            figures += measure(load, operator, names, 1000, command=command)
+        if arguments.profile:
+            operator.stop()
+            pstats.Stats(str(arguments.profile)).sort_stats("tottime").print_stats(45)
+    if not arguments.profile:
+        record(figures)
+
+
+def submit(load: Load, trials: int, *, jobs: int, concurrency: int) -> list[str]:
+    """``trials`` in ``jobs`` equal EvalJobs; their names."""
+    names = [f"load-{trials}-{jobs}-{number:03d}" for number in range(jobs)]
+    per_job = trials // jobs
+    tasks = min(TASKS, per_job)
+    for name in names:
+        load.submit(name, tasks=tasks, attempts=per_job // tasks, concurrency=concurrency)
+    return names
+
+
+def measure(load: Load, operator: OperatorProcess, names: list[str], trials: int, *, command: str) -> list[Figure]:
+    """Run to the end, check what must hold, and give the figures of ``trials`` trials in all."""
+    watched = load.watch(operator, lambda: load.ended(names), seconds=LIMIT_SECONDS)
+    outcomes = load.check(names, trials=trials // len(names))
+    size = max(len(str(load.job(name)["status"])) for name in names)
+    label = f"{trials} trials" + (f" in {len(names)} jobs" if len(names) > 1 else "")
+    found = figures_of(watched, trials, label=label, command=command)
+    found.append(figure(f"{label}: status size", size / 1024, "KiB", command=command, note="target < 64"))
+    print(f"{label}: {watched.seconds:.0f} s, outcomes {dict(outcomes)}", flush=True)
+    for item in found:
+        print(f"  {item.name}: {item.value:g} {item.unit}  {item.note}", flush=True)
+    for name, count in watched.requests().items():
+        print(f"    {name}: {count:.0f}", flush=True)
+    passes = watched.grown("seatrial_pass_seconds_count", kind="EvalJob")
+    print(f"    passes: {passes:.0f}, {watched.grown('seatrial_pass_seconds_sum', kind='EvalJob'):.1f} s", flush=True)
+    return found
+
+
+def figures_of(watched: Watched, trials: int, *, label: str, command: str) -> list[Figure]:
+    """The figures of operator.md section 17 that one run gives."""
+    ours = ("pods", "evaljobs", "events", "secrets")
+    requests = sum(count for name, count in watched.requests().items() if name.split()[1].partition("/")[0] in ours)
+    values: list[tuple[str, float, str, str]] = [
+        ("wall time", watched.seconds, "s", "machine shared with others"),
+        ("trials per second", trials / watched.seconds, "1/s", ""),
+        ("API requests", requests / trials, "requests/trial", "target <= 2.5"),
+        ("CPU of the operator", 1000 * watched.cpu_seconds / trials, "ms/trial", "target <= 10"),
+        ("RSS", watched.rss_bytes / 2**20, "MiB", f"target < 300; {watched.live_pods:.0f} live Pods at most"),
+        ("longest loop stall", watched.last.one("seatrial_loop_lag_max_seconds"), "s", "target < 0.5; since the start of the process"),
+        ("oldest queued key", watched.queue_seconds, "s", "target p99 < 5"),
+        ("status writes", watched.grown("seatrial_status_writes_total", kind="EvalJob") / watched.seconds, "1/s", "target <= 0.5 a job"),
+        ("store calls", watched.grown("seatrial_store_requests_total") / trials, "calls/trial", ""),
+        ("differences found by relists", watched.grown("seatrial_informer_differences_total"), "", "target 0"),
+    ]
+    return [figure(f"{label}: {name}", value, unit, command=command, note=note) for name, value, unit, note in values]
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.perf", description=__doc__)
+    parser.add_argument("--trials", type=int, action="append", help="size of the load; repeat for more")
+    parser.add_argument("--jobs", type=int, default=1, help="split each load into so many EvalJobs")
+    parser.add_argument("--concurrency", type=int, default=300, help="of each job")
+    parser.add_argument("--bystanders", type=int, default=0, help="Tasks that exist beside the ones in use")
+    parser.add_argument("--busy-ms", type=int, default=2000, help="shortest life of a Pod")
+    parser.add_argument("--profile", type=Path, help="run the operator under cProfile and print what dominates; records no figure")
+    parser.add_argument("--keep", action="store_true", help="leave data and logs")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
