@@ -114,6 +114,7 @@ def test_a_closed_site_runs_on_its_own_store_behind_network_policies(fresh: Rele
         networkPolicies={"operator": {"create": True}},
         site={"caBundle": certificate(), "proxy": {"httpsProxy": "http://proxy.invalid:3128"}},
     )
+    forget_objects(fresh)
     fresh.install(values)
     fresh.ready()
     try:
@@ -127,10 +128,10 @@ def test_a_closed_site_runs_on_its_own_store_behind_network_policies(fresh: Rele
         assert {"name": "HTTPS_PROXY", "value": "http://proxy.invalid:3128"} in env["agent"]
         assert {"name": "SSL_CERT_FILE", "value": "/etc/seatrial/ca/ca.crt"} in env["verifier"]
     finally:
-        # What refers to archives in the store that goes away now.
-        fresh.cluster.kubectl("delete", "evaljobs,tasksets,tasks", "--all", "--namespace", TRIALS)
+        forget_objects(fresh)
         fresh.install(fresh.values())
         fresh.ready()
+        fresh.cluster.kubectl("delete", "secret", f"{DEPLOYMENT}-store", "--namespace", NAMESPACE)
 
 
 def test_removal_leaves_crds_data_and_the_signing_key_only(fresh: Release) -> None:
@@ -166,6 +167,11 @@ def certificate() -> str:
 
 
 # --- helpers ----------------------------------------------------------------------------------------------------------------------------
+
+
+def forget_objects(release: Release) -> None:
+    """Delete what refers to archives and revisions of one store before the release gets another."""
+    release.cluster.kubectl("delete", "evaljobs,tasksets,tasks", "--all", "--namespace", TRIALS)
 
 
 def at_work(cluster: Cluster, job: str) -> list[str]:

@@ -1,0 +1,1 @@
+"""Pages of the documentation that are made from code: ``python -m reference`` writes them, ``--check`` compares."""

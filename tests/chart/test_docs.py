@@ -1,0 +1,62 @@
+"""The documentation holds together: generated pages, links, navigation, and no command that the cluster tests do not run."""
+
+from __future__ import annotations
+
+import yaml
+from reference import __main__ as generator
+from reference.troubleshooting import REMEDIES
+from tests import docpages
+
+from seatrial.api.reasons import Reason
+
+from .conftest import REPOSITORY
+
+GENERATED_ELSEWHERE = {"conformance", "benchmarks"}
+
+
+def test_generated_pages_are_those_of_the_code() -> None:
+    assert {path.name: path.read_text() for path in generator.wanted()} == {path.name: text for path, text in generator.wanted().items()}
+
+
+def test_every_reason_has_an_entry() -> None:
+    assert [reason for reason in Reason if not REMEDIES.get(reason, "").endswith(".")] == []
+
+
+def test_links_lead_to_pages_that_exist() -> None:
+    pages = docpages.pages()
+    local = [
+        (name, target.partition("#")[0])
+        for name, text in pages.items()
+        for target in docpages.links(text)
+        if "://" not in target and not target.startswith("#")
+    ]
+    assert len(local) > 40
+    missing = [
+        (name, target)
+        for name, target in local
+        if not (docpages.DOCS / name).parent.joinpath(target).exists() and target.removesuffix(".md") not in GENERATED_ELSEWHERE
+    ]
+    assert missing == []
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    config = yaml.safe_load((REPOSITORY / "mkdocs.yml").read_text())
+
+    def leaves(item: object) -> list[str]:
+        if isinstance(item, dict):
+            return [leaf for value in item.values() for leaf in leaves(value)]
+        if isinstance(item, list):
+            return [leaf for value in item for leaf in leaves(value)]
+        return [str(item)]
+
+    shown = {leaf.removesuffix(".md") for leaf in leaves(config["nav"])}
+    assert {name for name in docpages.pages() if "/" not in name} | GENERATED_ELSEWHERE == shown
+
+
+def test_every_command_is_on_a_page_that_is_executed() -> None:
+    pages = docpages.pages()
+    with_commands = {name for name, text in pages.items() if docpages.blocks(text, "bash")}
+    assert with_commands - GENERATED_ELSEWHERE == set(docpages.WALK)
+    # Other shells' fences would hide commands from that rule.
+    hidden = {name for name, text in pages.items() for language in ("sh", "console", "shell") if docpages.blocks(text, language)}
+    assert hidden - GENERATED_ELSEWHERE == set()
