@@ -94,8 +94,9 @@ class Model:
         self._views: dict[Pod, PodView] = {}
         self._decided: dict[tuple[object, ...], Plan] = {}
 
-    def start(self, **budgets: int) -> State:
-        return State(runs=(0,) * self.trials, **budgets)
+    def start(self, *, crashes: int = 0, faults: int = 0, lost: int = 0, may_cancel: bool = False) -> State:
+        """Nothing has happened; the arguments say what may go wrong."""
+        return State(runs=(0,) * self.trials, crashes=crashes, faults=faults, lost=lost, may_cancel=may_cancel)
 
     # --- what can happen
 

@@ -110,7 +110,8 @@ def test_every_interleaving_of_two_trials_keeps_the_promises(
     concurrency: int, budgets: dict[str, int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = Model(trials=2, concurrency=concurrency)
-    count = explore(model, model.start(**budgets), faults=budgets.get("faults", 0))
+    crashes, faults, lost = (budgets.get(name, 0) for name in ("crashes", "faults", "lost"))
+    count = explore(model, model.start(crashes=crashes, faults=faults, lost=lost), faults=faults)
     with capsys.disabled():
         print(f"\n{budgets}, {concurrency} at a time: {count} states, {len(model._decided)} plans", end="")
     assert count > 500
