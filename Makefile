@@ -75,7 +75,13 @@ test-chart: venv ## what the chart renders
 	@$(BIN)/python -m pytest -q tests/chart
 
 test-cluster: venv up images ## tests on the local cluster
-	@$(BIN)/python -m pytest -q tests/e2e
+	@$(BIN)/python -m pytest -q tests/e2e tests/perf
+
+perf: venv ## load: 100 and 1,000 trials against an API server with kwok; more with PERF="--trials 10000"
+	@$(BIN)/python -m tests.perf $(PERF)
+
+chaos: venv up images ## kill every part at random under a job on the local cluster; CHAOS="--kills 20"
+	@$(BIN)/python -m tests.chaos $(CHAOS)
 
 bench: venv up images ## measure; writes docs/benchmarks.md and build/bench.json
 	@$(BIN)/python -m tests.bench

@@ -1,0 +1,106 @@
+"""A thousand trials on a real API server, and the operator killed three times on the way."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from .load import NAMESPACE, Load
+from .operator_process import OperatorProcess
+from .plane import Plane, wait_for
+from .stages import Shares
+
+pytestmark = pytest.mark.cluster
+TRIALS = 1000
+TASKS = 10
+KILL_AT = (150, 450, 750)
+"""Final trials at which the operator dies."""
+SETTINGS = {"LEASE_DURATION_SECONDS": "4", "RENEW_DEADLINE_SECONDS": "3", "LEASE_RETRY_SECONDS": "0.5"}
+FIRST_DECISION_SECONDS = 30
+
+
+@pytest.fixture(scope="module")
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plane]:
+    with Plane(tmp_path_factory.mktemp("plane"), shares=Shares(busy_ms=1000, jitter_ms=2000)) as made:
+        yield made
+
+
+def wait_for_final(load: Load, job: str, count: int) -> None:
+    """Wait until so many trials of the job are final."""
+
+    def reached() -> bool:
+        counts = (load.job(job).get("status") or {}).get("trials") or {}
+        return bool(counts.get("scored", 0) + counts.get("errored", 0) >= count)
+
+    wait_for(f"{count} final trials", reached, seconds=300)
+
+
+@pytest.mark.conforms("H-147", "H-151")
+def test_a_thousand_trials_with_three_kills_of_the_operator_end_once_each(plane: Plane) -> None:
+    load, operator = Load(plane), OperatorProcess(plane, settings=SETTINGS)
+    load.namespace()
+    operator.start()
+    operator.ready()
+    load.publish(TASKS)
+    wait_for("verified Tasks", load.verified, seconds=120)
+    load.submit("thousand", tasks=TASKS, attempts=TRIALS // TASKS, concurrency=200)
+    waits = []
+    for number, count in enumerate(KILL_AT):
+        wait_for_final(load, "thousand", count)
+        operator.kill()
+        killed = time.time()
+        operator = OperatorProcess(plane, name=f"operator-{number + 1}", settings=SETTINGS)
+        operator.start()
+        operator.ready()
+        waits.append(first_decision(operator, killed) - killed)
+    watched = load.watch(operator, lambda: load.ended(["thousand"]), seconds=400)
+    outcomes = load.check(["thousand"], trials=TRIALS)
+    assert outcomes["scored"] + outcomes["errored"] == TRIALS
+    assert outcomes["retried"] > 0, "the stages lose some Pods"
+    # Evictions, lost Pods and killed containers are retried; nothing else of them is an error.
+    assert {row["error"]["type"] for row in load.results("thousand") if row["outcome"] == "errored"} <= {"RewardFileNotFoundError"}
+    assert max(waits) < FIRST_DECISION_SECONDS, waits
+    single = watched.last.by("seatrial_api_requests_total", "verb", "resource").get("GET pods", 0)
+    pages = 1 + TRIALS // 500
+    assert single <= pages + 16, f"{single} GETs of Pods after a restart: a LIST has {pages} pages, and a create under way may be asked for"
+    secrets = plane.api("GET", f"/api/v1/namespaces/{NAMESPACE}/secrets")["items"]
+    assert [secret["metadata"]["ownerReferences"][0]["name"] for secret in secrets] == ["thousand"]
+    assert operator.stop() == 0
+
+
+def first_decision(operator: OperatorProcess, since: float) -> float:
+    """When the operator first created a Pod or committed a row after ``since``, in Unix time."""
+    words = ("pod created", "trial scored", "trial errored", "trial retried")
+
+    def decisions() -> list[float]:
+        return [line["at"] for line in operator.lines(since) if line["message"] in words]
+
+    wait_for("a first decision", lambda: bool(decisions()), seconds=120)
+    return decisions()[0]
+
+
+def test_a_deleted_job_leaves_nothing(plane: Plane) -> None:
+    load, operator = Load(plane), OperatorProcess(plane, name="operator-last", settings=SETTINGS)
+    operator.start()
+    operator.ready()
+    load.names = [f"task-{number:05d}" for number in range(TASKS)]
+    load.submit("deleted", tasks=TASKS, attempts=5, concurrency=50)
+    wait_for("Pods", lambda: len(load.pods()) >= 20, seconds=60)
+    plane.api("DELETE", f"/apis/seatrial.dev/v1alpha1/namespaces/{NAMESPACE}/evaljobs/deleted")
+
+    def left() -> list[str]:
+        secrets = plane.api("GET", f"/api/v1/namespaces/{NAMESPACE}/secrets")["items"]
+        owned = [item for item in (*load.pods(), *secrets) if item["metadata"]["ownerReferences"][0]["name"] == "deleted"]
+        return [item["metadata"]["name"] for item in owned]
+
+    wait_for("end of Pods and Secret", lambda: not left(), seconds=60)
+    assert operator.stop() == 0
+
+
+def test_the_logs_of_the_components_hold_no_key(plane: Plane) -> None:
+    assert plane.secret_key
+    for log in sorted(Path(plane.folder).glob("operator*.log")):
+        assert plane.secret_key not in log.read_text(errors="replace"), log.name
