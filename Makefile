@@ -93,7 +93,9 @@ fuzz: venv ## ten minutes of hostile input for parser and extractor
 conformance: venv ## docs/conformance.md from the recorded test results
 	@$(BIN)/python tests/conformance/report.py
 
-generate: venv ## CRDs from the models
+generate: venv ## CRDs, dashboards, alerts and reference pages from the code
 	@$(BIN)/python -m seatrial.api.crdgen
+	@$(BIN)/python -m dashboards
+	@$(BIN)/python -m reference
 
 docs: conformance ## documents that are generated

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from .harness import REPOSITORY, Cluster
-from .ops import Release
+from .ops import Release, alone
 
 NAMESPACE = "e2e"
 
@@ -39,11 +39,12 @@ def smoke(installed: Cluster) -> str:
 @pytest.fixture(scope="session")
 def ops(installed: Cluster) -> Iterator[Release]:
     """A second release in namespaces of its own; removed at the end."""
-    release = Release(installed)
-    release.install(release.values())
-    release.ready()
-    yield release
-    release.remove()
+    with alone(installed, "ops"):
+        release = Release(installed)
+        release.install(release.values())
+        release.ready()
+        yield release
+        release.remove()
 
 
 @pytest.fixture

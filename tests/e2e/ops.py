@@ -5,8 +5,10 @@ It watches a namespace of its own, and leaves the CRDs to the first release.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,14 @@ TRIALS = "ops-trials"
 DEPLOYMENT = "ops-seatrial"
 PODS = "app.kubernetes.io/instance=ops,app.kubernetes.io/component=operator"
 S3_SECRET = "s3-credentials"
+
+
+@contextlib.contextmanager
+def alone(cluster: Cluster, what: str) -> Iterator[None]:
+    """One test session at a time uses namespaces of fixed names; a second one waits."""
+    with Path(cluster.env["stateDir"], f"{what}.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 @dataclass(frozen=True)
@@ -104,7 +114,3 @@ class Release:
 def namespace(name: str, *, enforce: str) -> dict[str, Any]:
     labels = {"pod-security.kubernetes.io/enforce": enforce, "pod-security.kubernetes.io/enforce-version": "latest"}
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
-
-
-def trial_names(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    return sorted(row["trial"] for row in rows)

@@ -18,6 +18,7 @@ import pytest
 from tests import docpages
 
 from .harness import REPOSITORY, Cluster
+from .ops import alone
 
 pytestmark = pytest.mark.cluster
 
@@ -84,9 +85,10 @@ class Reader:
 
 @pytest.fixture(scope="module")
 def reader(installed: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
-    yield Reader(installed, tmp_path_factory.mktemp("reader"))
-    installed.run(installed.env["helm"], "uninstall", "seatrial", "--namespace", SYSTEM, check=False)
-    installed.kubectl("delete", "namespace", SYSTEM, TRIALS, "--ignore-not-found", timeout=180)
+    with alone(installed, "docs"):
+        yield Reader(installed, tmp_path_factory.mktemp("reader"))
+        installed.run(installed.env["helm"], "uninstall", "seatrial", "--namespace", SYSTEM, check=False)
+        installed.kubectl("delete", "namespace", SYSTEM, TRIALS, "--ignore-not-found", timeout=180)
 
 
 @pytest.mark.parametrize("page", docpages.WALK)
