@@ -279,6 +279,35 @@ def _tag(value: str) -> str:
 
 Tag = Annotated[str, Field(pattern=TAG_PATTERN, max_length=128), AfterValidator(_tag)]
 
+MAX_TAGS: Final = 63
+"""Beside ``latest``; the status has room for 64."""
+LATEST_POINTER: Final = Rule("!('latest' in self)", "latest is moved by every publication and by nothing else")
+
+
+def _pointer_tags(value: Mapping[str, V]) -> Mapping[str, V]:
+    for tag in value:
+        if tag == "latest":
+            raise fault("tag", LATEST_POINTER.message)
+        if not re.fullmatch(_FRAGMENT, tag) or len(tag) > 128:
+            raise fault("tag", f"{tag[:40]!r} is not a tag: letters, digits, _, . and -")
+        _tag(tag)
+    return value
+
+
+TagPointers = Annotated[
+    FrozenMap[Annotated[str, Field(pattern=f"^{_FRAGMENT}$", max_length=128)]], MaxEntries(64), AfterValidator(_pointer_tags)
+]
+
+
+def tag_pointers_field() -> Any:
+    """``tagPointers``, the same in Task and Taskset."""
+    return Field(
+        default={},
+        description="Tags of other revisions: tag -> digest or tag of a published revision. They move freely; latest moves by itself.",
+        json_schema_extra=cel(LATEST_POINTER),
+    )
+
+
 ARCHIVE_REF_RULE: Final = Rule(
     "!self.matches('(#|/)[.][.]?(/|$)')", "the path must be canonical: namespace/fileset#path without . and .. parts"
 )

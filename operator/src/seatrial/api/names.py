@@ -12,6 +12,9 @@ TASKSET: Final = "Taskset"
 EVALJOB: Final = "EvalJob"
 PLURALS: Final = {TASK: "tasks", TASKSET: "tasksets", EVALJOB: "evaljobs"}
 
+ANNOTATION_AGAIN: Final = f"{GROUP}/verify-again"
+"""Any new value has a Task whose archive was refused verified at once."""
+
 LABEL_ROLE: Final = f"{GROUP}/role"
 LABEL_JOB: Final = f"{GROUP}/job"
 """UID of the EvalJob."""

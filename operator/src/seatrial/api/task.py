@@ -9,6 +9,7 @@ from pydantic import ConfigDict, Field, model_validator
 from seatrial.api.meta import (
     DIGEST_TAG,
     LIST_TYPE,
+    MAX_TAGS,
     Column,
     Condition,
     FrozenMap,
@@ -22,9 +23,11 @@ from seatrial.api.meta import (
     Sha256,
     StoredFile,
     Tag,
+    TagPointers,
     cel,
     conditions_field,
     fault,
+    tag_pointers_field,
 )
 
 MetricName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_.-]*$", max_length=128)]
@@ -120,11 +123,16 @@ class TaskSpec(Model):
         description="Tags of the revision that this spec publishes; latest is always set.",
         json_schema_extra={LIST_TYPE: "set", **cel(DIGEST_TAG)},
     )
+    tag_pointers: TagPointers = tag_pointers_field()
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if len(set(self.tags)) != len(self.tags):
             raise fault("tags", "tags must not repeat")
+        if len({*self.tags, *self.tag_pointers}) > MAX_TAGS:
+            raise fault("tags", f"tags and tagPointers name at most {MAX_TAGS} tags together")
+        if both := sorted({*self.tags} & {*self.tag_pointers}):
+            raise fault("tags", f"{both[0]} is in tags and in tagPointers: leave one out")
         return self
 
 

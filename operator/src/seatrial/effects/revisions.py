@@ -9,21 +9,30 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple
 
+from seatrial.api.task import Task
+from seatrial.api.taskset import Taskset
 from seatrial.core.naming import revision_key, revisions_prefix
 from seatrial.effects.aiostore import AsyncStore
 from seatrial.errors import AlreadyExists, Conflict, NotFound, SeatrialError
 
 DOCUMENT_BYTES: Final = 64 * 1024 * 1024
 TRIES: Final = 5
+LATEST: Final = "latest"
+MOST_TAGS: Final = 64
 
 Kind = Literal["task", "taskset"]
 
 
 class RevisionMismatch(SeatrialError):
     """A stored revision does not have the digest that it states: somebody changed it. It is never used."""
+
+
+class UnknownRevision(NotFound):
+    """A tag or digest that no revision has."""
 
 
 class Revision(NamedTuple):
@@ -109,13 +118,46 @@ class Revisions:
         """The newest revision with this digest.
 
         Raises:
-            NotFound: there is none. RevisionMismatch, Unavailable, Forbidden: as ``read``.
+            UnknownRevision: there is none. RevisionMismatch, Unavailable, Forbidden: as ``read``.
         """
         for number in await self.numbers(namespace, kind, name):
             revision = await self.read(namespace, kind, name, number)
             if revision.digest == digest:
                 return revision
-        raise NotFound(f"{namespace}/{name} has no revision with digest {digest}")
+        raise UnknownRevision(f"{namespace}/{name} has no revision with digest {digest}")
+
+    async def tags(self, kind: Kind, item: Task | Taskset, revision: int) -> dict[str, int]:
+        """``status.tags`` once ``revision`` is the newest one.
+
+        Raises:
+            UnknownRevision: ``spec.tagPointers`` names none of the revisions.
+        """
+        meta, spec = item.metadata, item.spec
+        tags = merge_tags(item.status.tags, spec.tags, revision)
+        pointers = {}
+        for tag, target in spec.tag_pointers.items():
+            if re.fullmatch(r"[0-9a-f]{64}", target):
+                pointers[tag] = (await self.find(meta.namespace, kind, meta.name, target)).number
+            elif target in tags:
+                pointers[tag] = tags[target]
+            else:
+                known = ", ".join(tags)
+                raise UnknownRevision(f"spec.tagPointers.{tag}: no revision is tagged {target!r} (known tags: {known})")
+        return merge_tags(item.status.tags, spec.tags, revision, pointers)
+
+
+def merge_tags(
+    previous: Mapping[str, int], tags: Iterable[str], revision: int, pointers: Mapping[str, int] = MappingProxyType({})
+) -> dict[str, int]:
+    """``status.tags`` after a publication: the spec's tags and ``latest`` point to it, pointers where they say, others stay.
+
+    ``latest`` never goes back, whatever a late or repeated pass says.
+    """
+    latest = max(revision, previous.get(LATEST, 0))
+    wanted = {**dict.fromkeys(tags, revision), **pointers, LATEST: latest}
+    others = [tag for tag in sorted(previous) if tag not in wanted]
+    kept = others[max(0, len(others) + len(wanted) - MOST_TAGS) :]
+    return dict(sorted({**{tag: previous[tag] for tag in kept}, **wanted}.items()))
 
 
 def _bytes(document: Mapping[str, Any]) -> bytes:

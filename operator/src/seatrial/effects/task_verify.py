@@ -17,7 +17,7 @@ from seatrial.api.reasons import Reason
 from seatrial.api.task import Task, TaskResources, TaskSummary, TaskTimeouts
 from seatrial.core.frozen import config_to_json
 from seatrial.effects.aiostore import AsyncStore
-from seatrial.effects.revisions import Revision, RevisionMismatch, Revisions
+from seatrial.effects.revisions import Revision, RevisionMismatch, Revisions, UnknownRevision
 from seatrial.effects.settings import Settings
 from seatrial.errors import Conflict, Forbidden, NotFound, SeatrialError
 from seatrial.taskpkg.extract import ArchiveError, extract_archive
@@ -32,7 +32,7 @@ MIB: Final = 2**20
 
 
 class Refused(SeatrialError):
-    """The Task as it stands cannot be verified; retried only when its spec changes, except for ``retry``."""
+    """The Task as it stands cannot be verified; ``retry``: the cause passes by itself and is tried soon."""
 
     def __init__(self, reason: Reason, message: str, *, retry: bool = False) -> None:
         super().__init__(message)
@@ -53,6 +53,8 @@ class Facts(NamedTuple):
 
 class Verified(NamedTuple):
     revision: Revision
+    tags: Mapping[str, int]
+    """``status.tags`` from now on."""
     native_id: str
     summary: TaskSummary
 
@@ -94,11 +96,14 @@ class TaskVerifier:
                     "facts": {"archive": key, "looseFiles": facts.loose_files, "compose": facts.compose},
                 },
             )
+            tags = await self._revisions.tags("task", task, revision.number)
         except Conflict as error:
             raise Refused(Reason.REVISION_CONFLICT, str(error), retry=True) from error
         except RevisionMismatch as error:
             raise Refused(Reason.REVISION_CONFLICT, str(error)) from error
-        return Verified(revision, facts.native_id, summarise(facts.config))
+        except UnknownRevision as error:
+            raise Refused(Reason.REVISION_NOT_FOUND, str(error)) from error
+        return Verified(revision, tags, facts.native_id, summarise(facts.config))
 
     def _read(self, key: str, sha256: str) -> Facts:
         """In a thread: everything about the archive that has to be known."""
@@ -191,10 +196,3 @@ def summarise(config: TaskConfig) -> TaskSummary:
         verifier_mode=config.verifier_mode().value,
         network=environment.network_mode.value,
     )
-
-
-def merge_tags(previous: Mapping[str, int], tags: tuple[str, ...], revision: int, *, most: int = 64) -> dict[str, int]:
-    """``status.tags`` after a publication: the spec's tags and ``latest`` point to it, others stay."""
-    merged = {**previous, **dict.fromkeys(tags, revision), "latest": revision}
-    dropped = [tag for tag in merged if tag not in tags and tag != "latest"][: max(0, len(merged) - most)]
-    return {tag: number for tag, number in sorted(merged.items()) if tag not in dropped}

@@ -15,7 +15,7 @@ from seatrial.core.frozen import PlanRefused
 from seatrial.core.status import condition_of
 from seatrial.effects.aiostore import AsyncStore
 from seatrial.effects.references import LATEST, NotYet, Objects, Ref, check_namespace, parse_ref
-from seatrial.effects.revisions import Revision, RevisionMismatch, Revisions
+from seatrial.effects.revisions import Revision, RevisionMismatch, Revisions, UnknownRevision
 from seatrial.effects.settings import Settings
 from seatrial.effects.task_verify import archive_key
 from seatrial.errors import AlreadyExists, NotFound
@@ -41,6 +41,8 @@ class Member(NamedTuple):
 
 class PinnedSet(NamedTuple):
     revision: Revision
+    tags: Mapping[str, int]
+    """``status.tags`` from now on."""
     members: tuple[Member, ...]
     manifest_key: str
     manifest_sha256: str
@@ -84,7 +86,11 @@ class Pinner:
         }
         extra = {"manifest": {"key": key, "sha256": sha256}}
         revision = await self._revisions.publish(namespace, "taskset", taskset.metadata.name, content=content, extra=extra)
-        return PinnedSet(revision, tuple(members), key, sha256)
+        try:
+            tags = await self._revisions.tags("taskset", taskset, revision.number)
+        except UnknownRevision as error:
+            raise NotYet(Reason.REVISION_NOT_FOUND, str(error)) from error
+        return PinnedSet(revision, tags, tuple(members), key, sha256)
 
     async def resolve(self, refs: Sequence[Ref], *, namespace: str) -> list[Member]:
         """Members in the order of ``refs``.

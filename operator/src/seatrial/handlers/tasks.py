@@ -3,22 +3,35 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import Any, Final
 
 from seatrial.api.meta import Condition
 from seatrial.api.names import TASK
 from seatrial.api.reasons import ConditionType, Reason
 from seatrial.api.task import Task, TaskStatus
+from seatrial.core.observe import parse_time
 from seatrial.core.status import State, condition_of, merge_conditions, short
 from seatrial.effects.clock import Clock
-from seatrial.effects.task_verify import Refused, TaskVerifier, Verified, merge_tags
+from seatrial.effects.task_verify import Refused, TaskVerifier, Verified
 from seatrial.errors import Forbidden, InvalidSpec, SeatrialError
 from seatrial.handlers.cache import Raw
 from seatrial.handlers.writer import StatusWriter
 
 log = logging.getLogger(__name__)
 
-RETRY_SECONDS = 30.0
+RETRY_SECONDS: Final = 30.0
+LONGEST_HEAL_SECONDS: Final = 600.0
+HEALABLE: Final = frozenset(
+    {
+        Reason.TASK_ARCHIVE_MISSING,
+        Reason.TASK_ARCHIVE_CORRUPT,
+        Reason.ARCHIVE_TOO_LARGE,
+        Reason.CROSS_NAMESPACE,
+        Reason.REVISION_CONFLICT,
+        Reason.REVISION_NOT_FOUND,
+    }
+)
+"""What the store or the operator's configuration can put right without a change of the Task."""
 
 
 class TaskPass:
@@ -43,24 +56,32 @@ class TaskPass:
         except Refused as error:
             log.info("task refused", extra={"task": _name(body), "reason": error.reason.value})
             await self._refuse(body, error.reason, str(error), settled=not error.retry)
-            return RETRY_SECONDS if error.retry else None
+            if error.retry:
+                return RETRY_SECONDS
+            return self._heal_wait(body) if error.reason in HEALABLE else None
         except (SeatrialError, OSError) as error:
             reason = Reason.ARCHIVE_ACCESS_DENIED if isinstance(error, Forbidden) else Reason.OBJECT_STORE_UNAVAILABLE
             await self._refuse(body, reason, f"{error}; tried again", settled=False)
             raise
         else:
             log.info("task verified", extra={"task": _name(body), "revision": verified.revision.number})
-            await self._writer.write(TASK, body, self._verified_status(body, task, verified))
+            await self._writer.write(TASK, body, self._verified_status(body, verified))
         return None
 
-    def _verified_status(self, body: Raw, task: Task, verified: Verified) -> dict[str, Any]:
-        previous = body.get("status") or {}
+    def _heal_wait(self, body: Raw) -> float:
+        """Until the archive is looked at again, in seconds: longer the longer it has been bad."""
+        condition = condition_of(body.get("status") or {}, ConditionType.VERIFIED)
+        since = parse_time(condition["lastTransitionTime"]) if condition is not None and condition["status"] == "False" else None
+        waited = (self._clock.now() - since).total_seconds() if since else 0.0
+        return min(LONGEST_HEAL_SECONDS, max(RETRY_SECONDS, waited / 4))
+
+    def _verified_status(self, body: Raw, verified: Verified) -> dict[str, Any]:
         number = verified.revision.number
         status = TaskStatus(
             observed_generation=body["metadata"]["generation"],
             revision=number,
             digest=verified.revision.digest,
-            tags=merge_tags(previous.get("tags") or {}, task.spec.tags, number),
+            tags=verified.tags,
             native_task_id=verified.native_id,
             summary=verified.summary,
             conditions=self._conditions(body, State("True", Reason.ARCHIVE_VERIFIED, f"revision {number}")),
@@ -86,11 +107,11 @@ class TaskPass:
 
 
 def _is_settled(body: Raw) -> bool:
-    """This generation was judged for good: an archive is not downloaded twice."""
+    """This generation was judged for good: a verified archive is not downloaded twice."""
     status = body.get("status") or {}
-    return (
-        status.get("observedGeneration") == body["metadata"].get("generation") and condition_of(status, ConditionType.VERIFIED) is not None
-    )
+    verified = condition_of(status, ConditionType.VERIFIED)
+    current = status.get("observedGeneration") == body["metadata"].get("generation")
+    return current and verified is not None and (verified["status"] == "True" or verified["reason"] not in HEALABLE)
 
 
 def _name(body: Raw) -> str:

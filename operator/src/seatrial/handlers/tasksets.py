@@ -13,7 +13,6 @@ from seatrial.core.observe import parse_time
 from seatrial.core.status import State, condition_of, merge_conditions, short
 from seatrial.effects.clock import Clock
 from seatrial.effects.references import NotYet
-from seatrial.effects.task_verify import merge_tags
 from seatrial.effects.taskset_pin import PinnedSet, Pinner
 from seatrial.errors import InvalidSpec, SeatrialError
 from seatrial.handlers.cache import Raw
@@ -22,6 +21,8 @@ from seatrial.handlers.writer import StatusWriter
 log = logging.getLogger(__name__)
 
 LONGEST_WAIT_SECONDS = 60.0
+HEALABLE = frozenset({Reason.MANIFEST_INVALID, Reason.CROSS_NAMESPACE, Reason.REVISION_NOT_FOUND})
+"""What the store or the operator's configuration can put right without a change of the Taskset."""
 
 
 class TasksetPass:
@@ -48,13 +49,14 @@ class TasksetPass:
             await self._refuse(body, error.reason, str(error), settled=False)
             return self._wait(body)
         except PlanRefused as error:
-            await self._refuse(body, error.reason, str(error))
+            await self._refuse(body, error.reason, str(error), settled=error.reason not in HEALABLE)
+            return self._wait(body) if error.reason in HEALABLE else None
         except SeatrialError as error:
             await self._refuse(body, Reason.OBJECT_STORE_UNAVAILABLE, f"{error}; tried again", settled=False)
             raise
         else:
             log.info("taskset pinned", extra={"taskset": _name(body), "members": len(pinned.members)})
-            await self._writer.write(TASKSET, body, self._pinned_status(body, taskset, pinned))
+            await self._writer.write(TASKSET, body, self._pinned_status(body, pinned))
         return None
 
     def _wait(self, body: Raw) -> float:
@@ -65,13 +67,13 @@ class TasksetPass:
         waited = (self._clock.now() - since).total_seconds() if since else 0.0
         return min(LONGEST_WAIT_SECONDS, max(1.0, waited / 4))
 
-    def _pinned_status(self, body: Raw, taskset: Taskset, pinned: PinnedSet) -> dict[str, Any]:
+    def _pinned_status(self, body: Raw, pinned: PinnedSet) -> dict[str, Any]:
         number = pinned.revision.number
         return TasksetStatus(
             observed_generation=body["metadata"]["generation"],
             revision=number,
             digest=pinned.revision.digest,
-            tags=merge_tags((body.get("status") or {}).get("tags") or {}, taskset.spec.tags, number),
+            tags=pinned.tags,
             members=len(pinned.members),
             manifest=TasksetManifest(ref=pinned.manifest_key, sha256=pinned.manifest_sha256),
             sample=tuple(member.ref for member in pinned.members[:MAX_SAMPLE]),

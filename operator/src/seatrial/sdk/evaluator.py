@@ -248,9 +248,9 @@ class AsyncTasks:
         """As ``Tasks.list_revisions``."""
         return await _in_thread(self._inner.list_revisions, name, namespace=namespace)
 
-    async def tag(self, name: str, *, tag: str, namespace: str | None = None) -> StoredObject:
+    async def tag(self, name: str, *, tag: str, revision: str | None = None, namespace: str | None = None) -> StoredObject:
         """As ``Tasks.tag``."""
-        return await _in_thread(self._inner.tag, name, tag=tag, namespace=namespace)
+        return await _in_thread(self._inner.tag, name, tag=tag, revision=revision, namespace=namespace)
 
     async def delete(self, name: str, *, namespace: str | None = None) -> None:
         """As ``Tasks.delete``."""
@@ -285,9 +285,9 @@ class AsyncTasksets:
         """As ``Tasksets.list_revisions``."""
         return await _in_thread(self._inner.list_revisions, name, namespace=namespace)
 
-    async def tag(self, name: str, *, tag: str, namespace: str | None = None) -> StoredObject:
+    async def tag(self, name: str, *, tag: str, revision: str | None = None, namespace: str | None = None) -> StoredObject:
         """As ``Tasksets.tag``."""
-        return await _in_thread(self._inner.tag, name, tag=tag, namespace=namespace)
+        return await _in_thread(self._inner.tag, name, tag=tag, revision=revision, namespace=namespace)
 
     async def delete(self, name: str, *, namespace: str | None = None) -> None:
         """As ``Tasksets.delete``."""

@@ -137,17 +137,20 @@ class _Collection:
         item.setdefault("kind", self.kind)
         return list_revisions(self._store(), item)
 
-    def tag(self, name: str, *, tag: str, namespace: str | None = None) -> StoredObject:
-        """Give the current revision a tag; a tag that another revision has moves.
+    def tag(self, name: str, *, tag: str, revision: str | None = None, namespace: str | None = None) -> StoredObject:
+        """Give a revision a tag; a tag that another revision has moves.
+
+        Args:
+            revision: digest or tag of a published revision; None: the current one.
 
         Raises:
             InvalidSpec: ``latest``, or a tag that looks like a digest.
+            NotVerified: no such revision.
         """
         if tag == "latest" or _DIGEST.fullmatch(tag):
             raise InvalidSpec("tag", f"{tag[:20]!r} cannot be set by hand: latest moves by itself, and a tag must not look like a digest")
         item = self._cluster.get(self.kind, name, namespace=namespace)
-        tags = list(dict.fromkeys([*item["spec"].get("tags", []), tag]))
-        changed = self._cluster.merge(self.kind, name, {"spec": {"tags": tags}}, namespace=namespace)
+        changed = self._cluster.merge(self.kind, name, tag_patch(item, [tag], revision), namespace=namespace)
         return self._settled(changed, namespace)
 
     def delete(self, name: str, *, namespace: str | None = None) -> None:
@@ -345,6 +348,16 @@ class Tasksets(_Collection):
         if found.digest is None:
             raise NotVerified(TASK, found.name, "Pending", "it is not verified yet: publish it first")
         return found.pinned
+
+
+def tag_patch(item: Raw, tags: Sequence[str], revision: str | None) -> Raw:
+    """Merge patch that moves ``tags`` to ``revision``, a digest or tag; None: to the current revision."""
+    spec = item["spec"]
+    if revision is None:
+        gone = dict.fromkeys(tag for tag in tags if tag in spec.get("tagPointers", {}))
+        return {"spec": {"tags": list(dict.fromkeys([*spec.get("tags", []), *tags])), **({"tagPointers": gone} if gone else {})}}
+    kept = [tag for tag in spec.get("tags", []) if tag not in tags]
+    return {"spec": {**({"tags": kept} if "tags" in spec else {}), "tagPointers": dict.fromkeys(tags, revision)}}
 
 
 def check_name(name: str) -> None:
