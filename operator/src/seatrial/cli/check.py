@@ -27,6 +27,8 @@ class CheckOutput(enum.StrEnum):
     JSONL = "jsonl"
     GITHUB = "github"
     """Annotations of GitHub Actions."""
+    SARIF = "sarif"
+    """Static Analysis Results Interchange Format 2.1.0, as code scanning reads it."""
 
 
 @expand
@@ -40,7 +42,7 @@ def check(
         str | None, typer.Option("--default-image", help="Image that publishing will supply.", show_default=False)
     ] = None,
     processes: Annotated[int | None, typer.Option("--processes", min=1, help="Else one a core, at most 4.", show_default=False)] = None,
-    output: Annotated[CheckOutput, typer.Option("--output", "-o", help="table, json, jsonl or github.")] = CheckOutput.TABLE,
+    output: Annotated[CheckOutput, typer.Option("--output", "-o", help="table, json, jsonl, github or sarif.")] = CheckOutput.TABLE,
 ) -> None:
     """Say what is right and wrong with a task or a suite. Exit code 1 if something is wrong.
 
@@ -73,6 +75,10 @@ def check(
                 note(problem_line(problem, ""))
         case CheckOutput.GITHUB:
             show("\n".join(workflow_commands(suite)))
+        case CheckOutput.SARIF:
+            import json
+
+            show(json.dumps(sarif(suite), indent=2, sort_keys=True))
     bad = suite.bad or suite.errors
     warned = suite.problems or any(task.problems for task in suite.tasks)
     raise typer.Exit(Exit.FAILED if bad or (strict and warned) else Exit.GOOD)
@@ -136,14 +142,47 @@ def problem_line(problem: Problem, task: str) -> str:
 
 def workflow_commands(suite: FoundSuite) -> Iterator[str]:
     """Workflow commands of GitHub Actions: ``::error file=…,line=…::message``."""
-    for folder, problem in [
-        *((task.path, problem) for task in suite.tasks for problem in task.problems),
-        *((suite.root, problem) for problem in suite.problems),
-    ]:
+    for folder, problem in _located(suite):
         file = os.path.relpath(folder / problem.file)
         line = f",line={problem.line}" if problem.line is not None else ""
         title = _escaped(problem.rule, ":,")
         yield f"::{problem.severity} file={_escaped(file, ':,')}{line},title={title}::{_escaped(f'{problem.message}. {problem.fix}', '')}"
+
+
+def sarif(suite: FoundSuite) -> dict[str, Any]:
+    """The problems as a SARIF log: one run, one result a problem, paths relative to the working folder."""
+    from urllib.parse import quote
+
+    from seatrial import __version__
+
+    results = []
+    for folder, problem in _located(suite):
+        location: dict[str, Any] = {"artifactLocation": {"uri": quote(Path(os.path.relpath(folder / problem.file)).as_posix())}}
+        if problem.line is not None:
+            location["region"] = {"startLine": problem.line}
+        text = f"{problem.key}: {problem.message}" if problem.key and problem.key not in problem.message else problem.message
+        results.append(
+            {
+                "ruleId": problem.rule,
+                "level": problem.severity,
+                "message": {"text": f"{text}. {problem.fix}" if problem.fix else text},
+                "locations": [{"physicalLocation": location}],
+            }
+        )
+    rules = [{"id": rule} for rule in sorted({problem.rule for _, problem in _located(suite)})]
+    return {
+        "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
+        "version": "2.1.0",
+        "runs": [{"tool": {"driver": {"name": "seatrial check", "version": __version__, "rules": rules}}, "results": results}],
+    }
+
+
+def _located(suite: FoundSuite) -> list[tuple[Path, Problem]]:
+    """Every problem with the folder that its file is relative to."""
+    return [
+        *((task.path, problem) for task in suite.tasks for problem in task.problems),
+        *((suite.root, problem) for problem in suite.problems),
+    ]
 
 
 def _escaped(value: str, also: str) -> str:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 from urllib.parse import urlsplit, urlunsplit
 
-from seatrial.api.names import API_VERSION, GROUP, TASK, TASKSET
+from seatrial.api.names import ANNOTATION_AGAIN, API_VERSION, GROUP, TASK, TASKSET
 from seatrial.api.taskset import MAX_TASKS
 from seatrial.core.naming import label_value
 from seatrial.effects.store import Store, StoreSettings
@@ -44,6 +44,8 @@ LABELLED: Final = ("difficulty", "category")
 # Below this, starting processes costs more than they save.
 _TASKS_FOR_PROCESSES: Final = 24
 _APPLY_THREADS: Final = 8
+HEAL_SECONDS: Final = 30.0
+"""How long a task that was refused before may take to be verified after all."""
 # Tasks handed to a process at a time.
 _CHUNK: Final = 8
 
@@ -249,6 +251,10 @@ def publish(
     else:
         annotations = git_annotations(suite.root)
         registered = _register(drafts, cluster=cluster, options=options, annotations=annotations, progress=progress)
+        # What these were judged before is what is seen until they are judged again.
+        healing = {draft.result.name for draft in drafts if draft.again}
+        for _ in wait_for(cluster, TASK, healing, "Verified", timeout_seconds=min(HEAL_SECONDS, options.timeout_seconds), only_true=True):
+            pass
         done = _verified(registered, cluster=cluster, options=options, progress=progress)
     tasks = tuple(sorted((*done, *refused), key=lambda task: str(task.folder)))
     taskset = None
@@ -319,6 +325,8 @@ class _Draft(NamedTuple):
 
     result: PublishedTask
     body: Raw | None
+    again: bool = False
+    """The operator refused exactly this object, for its archive; now that the archive is stored it has to look again."""
 
 
 def _filtered(found: Discovery, options: PublishOptions) -> Sequence[Path]:
@@ -418,7 +426,9 @@ def _draft(
         return _Draft(replace(result, outcome="created"), spec)
     status = existing.get("status", {})
     if _has(existing["spec"], spec):
-        return _Draft(replace(result, outcome="unchanged", revision=status.get("revision"), digest=status.get("digest")), None)
+        judged = settled_condition(existing, "Verified")
+        again = judged is not None and judged["status"] == "False"
+        return _Draft(replace(result, outcome="unchanged", revision=status.get("revision"), digest=status.get("digest")), None, again)
     return _Draft(replace(result, outcome="revised"), spec)
 
 
@@ -437,6 +447,9 @@ def _register(
 ) -> list[PublishedTask]:
     def send(draft: _Draft) -> PublishedTask:
         if draft.body is None:
+            if draft.again:
+                patch = {"metadata": {"annotations": {ANNOTATION_AGAIN: f"{time.time():.3f}"}}}
+                return _attempted(draft.result, lambda: cluster.merge(TASK, draft.result.name, patch))
             return draft.result
         body = {
             "apiVersion": API_VERSION,
@@ -449,14 +462,7 @@ def _register(
             },
             "spec": draft.body,
         }
-        try:
-            if options.create:
-                cluster.create(TASK, body)
-            else:
-                cluster.apply(TASK, body)
-        except SeatrialError as error:
-            return replace(draft.result, outcome="failed", message=str(error))
-        return draft.result
+        return _attempted(draft.result, lambda: cluster.create(TASK, body) if options.create else cluster.apply(TASK, body))
 
     done = []
     with concurrent.futures.ThreadPoolExecutor(_APPLY_THREADS) as pool:
@@ -464,6 +470,14 @@ def _register(
             done.append(result)
             progress(Progress("register", len(done), len(drafts), result.name))
     return done
+
+
+def _attempted(result: PublishedTask, send: Callable[[], object]) -> PublishedTask:
+    try:
+        send()
+    except SeatrialError as error:
+        return replace(result, outcome="failed", message=str(error))
+    return result
 
 
 def _verified(
@@ -490,7 +504,9 @@ def _judged(task: PublishedTask, item: Raw) -> PublishedTask:
     return replace(task, revision=status.get("revision"), digest=status.get("digest"))
 
 
-def wait_for(cluster: Cluster, kind: str, names: set[str], condition: str, *, timeout_seconds: float) -> Iterator[Raw]:
+def wait_for(
+    cluster: Cluster, kind: str, names: set[str], condition: str, *, timeout_seconds: float, only_true: bool = False
+) -> Iterator[Raw]:
     """Objects as soon as their condition is decided; each is removed from ``names``. Ends when none is left or the time is over."""
     if not names:
         return
@@ -499,7 +515,8 @@ def wait_for(cluster: Cluster, kind: str, names: set[str], condition: str, *, ti
     for event in cluster.follow(kind, name=single, tick_seconds=timeout_seconds):
         if event is not None and event.type != "DELETED":
             name = event.object["metadata"]["name"]
-            if name in names and settled_condition(event.object, condition) is not None:
+            judged = settled_condition(event.object, condition) if name in names else None
+            if judged is not None and (judged["status"] == "True" or not only_true):
                 names.discard(name)
                 yield event.object
         if not names or time.monotonic() > end:
