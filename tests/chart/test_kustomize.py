@@ -16,6 +16,7 @@ from .test_chart import one, values
 
 BASE = REPOSITORY / "kustomize" / "base" / "seatrial.yaml"
 CHOSEN = values(
+    crds={"install": False},
     s3={"endpoint": "http://set-me.invalid", "bucket": "set-me", "existingSecret": "seatrial-s3"},
     signingKey={"existingSecret": "seatrial-signing-key"},
     networkPolicies={"create": False},
@@ -61,5 +62,5 @@ def test_the_example_sets_everything_that_must_be_set(kubectl: list[str]) -> Non
     assert "set-me" not in yaml.safe_dump_all(objects)
     assert one(objects, "ConfigMap", "seatrial")["data"]["SEATRIAL_S3_BUCKET"] == "evals"
     kinds = {item["kind"] for item in objects}
-    assert {"CustomResourceDefinition", "ClusterRole", "Deployment", "Namespace", "PodDisruptionBudget"} <= kinds
+    assert {"ClusterRole", "Deployment", "Namespace", "PodDisruptionBudget"} <= kinds
     assert "Secret" not in kinds

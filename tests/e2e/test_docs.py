@@ -36,7 +36,7 @@ class Reader:
 
     def __init__(self, cluster: Cluster, folder: Path) -> None:
         self.cluster, self.folder = cluster, folder
-        for name in ("charts", "examples", "kustomize"):
+        for name in ("charts", "crds", "examples", "kustomize"):
             (folder / name).symlink_to(REPOSITORY / name)
         (folder / "bin").mkdir()
         self._shim()
