@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from aiohttp import web
 
+from seatrial.api.names import API_VERSION, GROUP, PLURALS, VERSION
 from seatrial.effects.kube import Access
 
 Raw = dict[str, Any]
@@ -47,6 +48,30 @@ class Request(NamedTuple):
 
 
 Fault = Callable[[Request], Answer | None]
+
+_VERBS = ["create", "delete", "get", "list", "patch", "update", "watch"]
+
+
+def _resource(kind: str, plural: str) -> Raw:
+    return {"name": plural, "singularName": kind.lower(), "namespaced": kind != "Namespace", "kind": kind, "verbs": _VERBS}
+
+
+DISCOVERY: Mapping[str, Raw] = {
+    "/api": {"versions": ["v1"]},
+    "/api/v1": {"resources": [_resource("Namespace", "namespaces"), _resource("Event", "events"), _resource("Pod", "pods")]},
+    "/apis": {
+        "groups": [
+            {
+                "name": GROUP,
+                "versions": [{"groupVersion": API_VERSION, "version": VERSION}],
+                "preferredVersion": {"groupVersion": API_VERSION, "version": VERSION},
+            }
+        ]
+    },
+    f"/apis/{API_VERSION}": {"resources": [_resource(kind, plural) for kind, plural in PLURALS.items()]},
+    "/version": {"major": "1", "minor": "35", "gitVersion": "v1.35.4"},
+}
+"""What Kopf asks before it watches."""
 
 
 class FakeApi:
@@ -184,6 +209,8 @@ class FakeApi:
         return response
 
     async def _answer(self, request: web.Request, asked: Request) -> web.StreamResponse:
+        if asked.path in DISCOVERY:
+            return _json(DISCOVERY[asked.path])
         kind, namespace, name, subresource = _parse(asked.path)
         match asked.method:
             case "GET" if name is None and request.query.get("watch"):

@@ -41,7 +41,10 @@ class ObjectCache:
         """An event of Kopf's watch; ``event`` is None in its first LIST."""
         key = _key(kind, body)
         if event == "DELETED":
-            self._drop(key)
+            known = self._bodies.get(key)
+            # A LIST may have brought the successor of the same name before the end of the old object is told.
+            if known is None or _version(known)[0] == _version(body)[0]:
+                self._drop(key)
             return
         self._heard[key] = _version(body)
         self._missed.pop(key, None)
