@@ -103,6 +103,8 @@ class Settings:
     """Archives verified at a time."""
     verify_max_mib: int = 256
     """Larger archives are not verified by the operator."""
+    max_pods: int = 0
+    """Trial Pods at a time in all EvalJobs together, shared between those that want some; 0 means no limit."""
     max_trials: int = 100_000
     """Largest job that is planned."""
     image_grace_seconds: float = 120.0

@@ -64,6 +64,8 @@ class Pods(Protocol):
     def pods(self, job_uid: str) -> Mapping[str, PodView]: ...
     def gone(self, job_uid: str) -> Mapping[str, PodView]: ...
     def forget(self, job_uid: str, names: Any = None) -> None: ...
+    @property
+    def count(self) -> int: ...
 
 
 @dataclass(slots=True)
@@ -104,6 +106,8 @@ class JobPass:
         self._writer, self._settings, self._clock, self._metrics = writer, settings, clock, metrics
         self._memories: dict[str, Memory] = {}
         self._uids: dict[tuple[str, str], str] = {}
+        self._short: set[str] = set()
+        """UIDs of jobs that got fewer Pods than they wanted, because of the limit for all jobs."""
 
     async def run(self, body: Raw) -> float | None:
         """One pass; the answer is when to look again, in seconds, or None for "only when something happens".
@@ -234,6 +238,10 @@ class JobPass:
         if held is not None:
             memory.hold = held.hold
             return
+        allowed = self._allowed(frozen.uid, len(decided.creates))
+        if allowed < len(decided.creates):
+            message = f"all EvalJobs together may have {self._settings.max_pods} trial Pods; this one waits for its share"
+            memory.hold = Hold(Reason.QUEUED, message, self._clock.now() + timedelta(seconds=WAIT_SECONDS))
         slots, now = asyncio.Semaphore(PARALLEL_CREATES), self._clock.monotonic()
         failures: list[SeatrialError] = []
 
@@ -241,7 +249,7 @@ class JobPass:
             action = decided.creates[index]
             key = (action.trial.name, action.retry)
             async with slots:
-                if memory.hold is not None and memory.hold.until > self._clock.now():
+                if memory.hold is not None and memory.hold.reason is not Reason.QUEUED and memory.hold.until > self._clock.now():
                     return
                 try:
                     outcome = await self._executor.create(frozen, job.spec, action)
@@ -257,9 +265,23 @@ class JobPass:
                 case Held():
                     memory.hold = outcome.hold
 
-        await asyncio.gather(*(create(index) for index in range(len(decided.creates))))
+        await asyncio.gather(*(create(index) for index in range(allowed)))
         if failures:
             raise failures[0]
+
+    def _allowed(self, uid: str, wanted: int) -> int:
+        """How many of the wanted Pods a job may create: all that are free, but above its equal share only while no other job waits."""
+        most = self._settings.max_pods
+        if not most:
+            return wanted
+        starting = {uid: len(memory.started) for uid, memory in self._memories.items()}
+        free = most - self._pods.count - sum(starting.values())
+        others = self._short - {uid}
+        own = len(self._pods.pods(uid)) + starting.get(uid, 0)
+        share = max(0, most // (len(others) + 1) - own) if others else free
+        allowed = max(0, min(wanted, free, share))
+        (self._short.add if allowed < wanted else self._short.discard)(uid)
+        return allowed
 
     async def _delete(self, job: EvalJob, memory: Memory, deletes: tuple[DeletePod, ...]) -> None:
         now = self._clock.monotonic()
@@ -461,6 +483,7 @@ class JobPass:
         return max(0.1, (min(waits) - now).total_seconds()) if waits else None
 
     def _ended(self, body: Raw, status: Mapping[str, Any]) -> None:
+        self._short.discard(body["metadata"]["uid"])
         reason = next((item["reason"] for item in status["conditions"] if item["type"] == "Finished"), "")
         self._metrics.jobs_ended.labels(status["phase"], reason).inc()
         log.info("job ended", extra={"job": _name(body), "phase": status["phase"], "reason": reason, "mean": status.get("mean")})
@@ -482,6 +505,7 @@ class JobPass:
 
     def _drop(self, uid: str) -> None:
         self._memories.pop(uid, None)
+        self._short.discard(uid)
         self._pods.forget(uid)
         self._executor.forget(uid)
 
