@@ -13,6 +13,17 @@ def live(cluster: World) -> Counter[str]:
     return Counter(pod["metadata"]["labels"]["seatrial.dev/job-name"] for pod in pods)
 
 
+async def end_one(cluster: World, job: str) -> None:
+    """One Pod of the job is scored, and gone."""
+
+    def names() -> list[str]:
+        return [pod["metadata"]["name"] for pod in cluster.pods() if pod["metadata"]["labels"]["seatrial.dev/job-name"] == job]
+
+    name = names()[0]
+    cluster.finish(name, rewards={"reward": 1.0})
+    await wait_until(names, lambda seen: name not in seen)
+
+
 async def test_jobs_share_the_limit_equally_and_say_that_they_wait() -> None:
     async with world(max_pods=4) as cluster, operator(cluster):
         cluster.fate = lambda pod: "silent"
@@ -40,8 +51,8 @@ async def test_the_limit_is_no_one_jobs_while_it_is_alone_and_all_jobs_end() -> 
         for name in ("a", "b", "c"):
             cluster.submit(name, attempts=4, concurrency=5)
         for name in ("a", "b", "c"):
-            await wait_until(lambda name=name: cluster.condition("Finished", name)[0], lambda status: status == "True", seconds=60)
-            assert cluster.status(name)["trials"]["scored"] == 8
+            status = await cluster.ended(name, seconds=60)
+            assert status["trials"]["scored"] == 8
 
 
 async def test_a_small_job_is_not_held_up_by_a_large_one() -> None:

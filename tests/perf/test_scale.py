@@ -18,7 +18,6 @@ TRIALS = 1000
 TASKS = 10
 KILL_AT = (150, 450, 750)
 """Final trials at which the operator dies."""
-SETTINGS = {"LEASE_DURATION_SECONDS": "4", "RENEW_DEADLINE_SECONDS": "3", "LEASE_RETRY_SECONDS": "0.5"}
 FIRST_DECISION_SECONDS = 30
 
 
@@ -40,7 +39,7 @@ def wait_for_final(load: Load, job: str, count: int) -> None:
 
 @pytest.mark.conforms("H-147", "H-151")
 def test_a_thousand_trials_with_three_kills_of_the_operator_end_once_each(plane: Plane) -> None:
-    load, operator = Load(plane), OperatorProcess(plane, settings=SETTINGS)
+    load, operator = Load(plane), OperatorProcess(plane)
     load.namespace()
     operator.start()
     operator.ready()
@@ -52,7 +51,7 @@ def test_a_thousand_trials_with_three_kills_of_the_operator_end_once_each(plane:
         wait_for_final(load, "thousand", count)
         operator.kill()
         killed = time.time()
-        operator = OperatorProcess(plane, name=f"operator-{number + 1}", settings=SETTINGS)
+        operator = OperatorProcess(plane, name=f"operator-{number + 1}")
         operator.start()
         operator.ready()
         waits.append(first_decision(operator, killed) - killed)
@@ -83,7 +82,7 @@ def first_decision(operator: OperatorProcess, since: float) -> float:
 
 
 def test_a_deleted_job_leaves_nothing(plane: Plane) -> None:
-    load, operator = Load(plane), OperatorProcess(plane, name="operator-last", settings=SETTINGS)
+    load, operator = Load(plane), OperatorProcess(plane, name="operator-last")
     operator.start()
     operator.ready()
     load.names = [f"task-{number:05d}" for number in range(TASKS)]
