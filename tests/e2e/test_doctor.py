@@ -1,0 +1,148 @@
+"""``seatrial doctor`` finds planted faults, one at a time, and says what mends each."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, NamedTuple
+
+import pytest
+
+from .harness import Result, wait_until
+from .ops import DEPLOYMENT, NAMESPACE, TRIALS, Release
+
+pytestmark = pytest.mark.cluster
+
+
+class Seen(NamedTuple):
+    code: int
+    faults: dict[str, str]
+    """Failed steps and what was said."""
+
+
+def examined(ops: Release, *arguments: str, environment: dict[str, str] | None = None, namespace: str = TRIALS) -> Seen:
+    given = [f"{name}={value}" for name, value in {"SEATRIAL_OPERATOR_NAMESPACE": NAMESPACE, **(environment or {})}.items()]
+    done: Result = ops.cluster.run(
+        "env", *given, "seatrial", "doctor", "--namespace", namespace, "-o", "json", *arguments, check=False, timeout=120
+    )
+    return Seen(done.code, {step["step"]: step["detail"] for step in json.loads(done.out) if not step["good"]})
+
+
+def test_a_sound_installation_has_no_fault(ops: Release) -> None:
+    assert examined(ops) == Seen(0, {})
+
+
+# --- faults that need no change of the cluster ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "step", "said"),
+    [
+        (("--kubeconfig", "/nonexistent"), {}, "cluster", "kubeconfig"),
+        ((), {"SEATRIAL_OPERATOR_NAMESPACE": "default"}, "operator", "helm install it"),
+        (("--s3-bucket", "no-such-bucket"), {}, "object store", "no-such-bucket"),
+        (("--s3-endpoint", "http://127.0.0.1:9"), {}, "object store", "127.0.0.1:9"),
+        ((), {"SEATRIAL_S3_SECRET_KEY": "wrong"}, "object store", "secret"),
+    ],
+    ids=["no cluster", "no operator", "wrong bucket", "store does not answer", "wrong secret key"],
+)
+def test_wrong_settings_are_found(ops: Release, arguments: tuple[str, ...], environment: dict[str, str], step: str, said: str) -> None:
+    seen = examined(ops, *arguments, environment=environment)
+    assert (seen.code, said in seen.faults.get(step, "")) == (3, True), seen
+
+
+def test_a_namespace_that_does_not_exist_is_found(ops: Release) -> None:
+    seen = examined(ops, namespace="nowhere")
+    assert "kubectl create namespace nowhere" in seen.faults["namespace"]
+
+
+def test_a_namespace_that_the_operator_does_not_watch_is_found(ops: Release) -> None:
+    seen = examined(ops, namespace="default")
+    assert seen.faults == {
+        "operator's rights": "the operator may not create pods in default: name it in the chart's namespaces, and upgrade"
+    }
+
+
+# --- faults of the cluster --------------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def too_strict(ops: Release) -> Iterator[None]:
+    label = "pod-security.kubernetes.io/enforce"
+    ops.cluster.kubectl("label", "namespace", TRIALS, f"{label}=restricted", "--overwrite")
+    yield
+    ops.cluster.kubectl("label", "namespace", TRIALS, f"{label}=baseline", "--overwrite")
+
+
+@contextmanager
+def no_room(ops: Release) -> Iterator[None]:
+    quota: dict[str, Any] = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "none", "namespace": TRIALS}}
+    ops.cluster.apply({**quota, "spec": {"hard": {"pods": "0"}}})
+    wait_until(
+        lambda: ops.cluster.get("resourcequota", "none", "-n", TRIALS),
+        lambda item: "hard" in item.get("status", {}),
+        timeout=30,
+        what="quota",
+    )
+    yield
+    ops.cluster.kubectl("delete", "resourcequota", "none", "--namespace", TRIALS)
+
+
+@contextmanager
+def not_running(ops: Release) -> Iterator[None]:
+    ops.cluster.kubectl("scale", f"deployment/{DEPLOYMENT}", "--replicas=0", "--namespace", NAMESPACE)
+    wait_until(ops.pods, lambda pods: pods == [], timeout=60, what="end of the operator")
+    yield
+    ops.cluster.kubectl("scale", f"deployment/{DEPLOYMENT}", "--replicas=1", "--namespace", NAMESPACE)
+    ops.ready()
+
+
+@contextmanager
+def image_missing(ops: Release) -> Iterator[None]:
+    ops.cluster.kubectl("set", "image", f"deployment/{DEPLOYMENT}", "operator=seatrial.local/nothing:1", "--namespace", NAMESPACE)
+    wait_until(
+        lambda: ops.cluster.kubectl("get", "pods", "--namespace", NAMESPACE, "--selector=app.kubernetes.io/component=operator"),
+        lambda text: "ImagePull" in text and "Running" not in text,
+        timeout=90,
+        what="failed pull",
+    )
+    yield
+    ops.install(ops.values())
+    ops.cluster.kubectl("set", "image", f"deployment/{DEPLOYMENT}", "operator=seatrial.local/operator:dev", "--namespace", NAMESPACE)
+    ops.ready()
+
+
+@contextmanager
+def settings_missing(ops: Release) -> Iterator[None]:
+    saved = ops.cluster.get("configmap", "seatrial-client", "--namespace", NAMESPACE)
+    ops.cluster.kubectl("delete", "configmap", "seatrial-client", "--namespace", NAMESPACE)
+    yield
+    del saved["metadata"]["resourceVersion"], saved["metadata"]["uid"]
+    ops.cluster.apply(saved)
+
+
+@contextmanager
+def credentials_missing(ops: Release) -> Iterator[None]:
+    ops.cluster.kubectl("delete", "secret", "s3-credentials", "--namespace", NAMESPACE)
+    yield
+    ops.namespaces()
+
+
+FAULTS: dict[str, tuple[Callable[[Release], AbstractContextManager[None]], str, str]] = {
+    "pod security": (too_strict, "namespace", "pod-security.kubernetes.io/enforce=baseline --overwrite"),
+    "quota": (no_room, "namespace", "leaves no room for a Pod (0 of 0): raise pods"),
+    "operator away": (not_running, "operator", "is not ready"),
+    "operator's image": (image_missing, "operator", "ImagePull"),
+    "client settings": (settings_missing, "client settings", "install the chart"),
+    "credentials": (credentials_missing, "S3 settings", "does not exist"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_of_the_cluster_is_found(ops: Release, fault: str) -> None:
+    plant, step, said = FAULTS[fault]
+    with plant(ops):
+        seen = examined(ops)
+    assert (seen.code, said in seen.faults.get(step, "")) == (3, True), seen
+    assert examined(ops) == Seen(0, {})
