@@ -534,9 +534,13 @@ def _refuse_constant(name: str) -> float:
 
 
 def _is_number(value: object) -> bool:
+    """Whether ``value`` is a number that a float can hold; JSON's integers have no bounds."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
-    return isinstance(value, int) or math.isfinite(value)
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False
 
 
 def _digest_or_none(value: object) -> str | None:

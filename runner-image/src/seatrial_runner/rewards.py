@@ -76,15 +76,21 @@ def parse_reward_text(data: bytes) -> Rewards:
 def _number(key: str, value: object) -> float:
     if isinstance(value, bool):
         return float(value)
-    if isinstance(value, int):
-        return value
     if isinstance(value, str):
         return _number_of_text(key, value)
-    if not isinstance(value, float):
+    if not isinstance(value, int | float):
         raise _unreadable(f"Non-numeric reward {key[:40]!r}: {_kind(value)}")
-    if not math.isfinite(value):
-        raise _unreadable(f"Non-finite reward {key[:40]!r}: {value}")
+    if not _is_finite(value):
+        raise _unreadable(f"Non-finite reward {key[:40]!r}: {str(value)[:40]}")
     return value
+
+
+def _is_finite(value: int | float) -> bool:
+    """Whether a float can hold it: the integers of JSON have no bounds."""
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False
 
 
 def _number_of_text(key: str, text: str) -> float:
@@ -108,7 +114,7 @@ def _is_component(item: object) -> bool:
     if not isinstance(item, dict) or not isinstance(item.get("name"), str):
         return False
     score = item.get("score")
-    return isinstance(score, int | float) and not isinstance(score, bool) and (isinstance(score, int) or math.isfinite(score))
+    return isinstance(score, int | float) and not isinstance(score, bool) and _is_finite(score)
 
 
 def _empty(name: str) -> Fault:

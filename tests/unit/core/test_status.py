@@ -243,6 +243,21 @@ def test_errors_are_grouped_by_name_and_cause_with_a_bounded_sample() -> None:
     ]
 
 
+@pytest.mark.parametrize("key", ["", "a\nb", "\x85", "\ud800", "x.pass@1", "k" * 256])
+def test_a_key_that_cannot_name_a_reward_is_no_score_and_stops_nothing(key: str) -> None:
+    row = make_row("t", rewards={key: 1})
+    status = status_of(progress(row), saved=True)
+    EvalJobStatus.model_validate(status)
+    assert (status["trials"]["scored"], status.get("mean", ""), status.get("scores", []), status.get("coverage", [])) == (1, "", [], [])
+
+
+def test_a_sum_beyond_any_float_is_not_measured() -> None:
+    rows = [make_row(name, rewards={"reward": 1.7e308}) for name in ("a", "b")]
+    status = status_of(progress(*rows), make_job().spec(metrics=[{"type": "sum"}, {"type": "max"}]), saved=True)
+    values = {item["name"]: item.get("value") for item in status["scores"]}
+    assert values == {"reward.sum": None, "reward.max": "1.7e+308", "reward.pass@1": "1"}
+
+
 def test_the_largest_status_stays_below_64_kib_and_is_valid() -> None:
     keys = [f"ü{number:04d}" + "ö" * 110 for number in range(200)]
     rows = [

@@ -8,7 +8,7 @@ from seatrial_runner.faults import Fault
 from seatrial_runner.rewards import Rewards, parse_reward_json, parse_reward_text
 
 EMPTY, UNREADABLE = "RewardFileEmptyError", "VerifierOutputParseError"
-BIG = 10**400
+BIG = 10**300
 
 
 @pytest.mark.conforms("H-108", "H-112", "N-129", "N-176")
@@ -18,7 +18,7 @@ BIG = 10**400
         pytest.param('{"reward": 1}', {"reward": 1}, id="integer"),
         pytest.param('{"a": -3, "b": 2.5}', {"a": -3, "b": 2.5}, id="negative-and-fraction"),
         pytest.param('{"reward": 0.65}', {"reward": 0.65}, id="fraction-unchanged"),
-        pytest.param(f'{{"reward": {BIG}}}', {"reward": BIG}, id="integer-of-any-size"),
+        pytest.param(f'{{"reward": {BIG}}}', {"reward": BIG}, id="integer-as-large-as-a-float"),
         pytest.param('{"reward": true, "other": false}', {"reward": 1.0, "other": 0.0}, id="booleans"),
         pytest.param('{"reward": "1.25"}', {"reward": 1.25}, id="numeric-string"),
         pytest.param('{"": 1}', {"": 1}, id="empty-key"),
@@ -53,6 +53,7 @@ def test_integers_stay_integers_and_booleans_become_floats() -> None:
         pytest.param(b'{"reward": NaN}', UNREADABLE, "Non-finite reward 'reward': nan", id="nan"),
         pytest.param(b'{"reward": Infinity}', UNREADABLE, "Non-finite reward 'reward': inf", id="infinity"),
         pytest.param(b'{"reward": 1e309}', UNREADABLE, "Non-finite reward 'reward': inf", id="overflow"),
+        pytest.param(b'{"reward": 1' + b"0" * 400 + b"}", UNREADABLE, "Non-finite reward 'reward': 1000", id="integer-beyond-any-float"),
         pytest.param(b'{"reward": "nan"}', UNREADABLE, "Non-finite reward 'reward': nan", id="nan-as-text"),
         pytest.param(b"[1]", UNREADABLE, "holds a list", id="top-list"),
         pytest.param(b"null", UNREADABLE, "holds null", id="top-null"),

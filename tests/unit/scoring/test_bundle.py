@@ -125,6 +125,16 @@ def test_the_summary_names_every_denominator() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    "rewards",
+    [{key: 1} for key in ("", "a\nb", "\x85", "\ud800", "x.pass@1", "k" * 256)] + [{"reward": 1.7e308}, {"a": 1.7e308, "b": -1.7e308}],
+    ids=repr,
+)
+def test_the_files_of_a_job_can_be_written_whatever_its_rewards_are(rewards: dict[str, float]) -> None:
+    built = build_tables(JOB.plan(), JOB.job_spec(), {name: (make_row(name, rewards=rewards),) for name in NAMES})
+    assert [json.loads(line)["rewards"] for line in built["trials.jsonl"].splitlines()] == [rewards] * 4
+
+
 def test_ten_thousand_trials_with_five_rewards_take_seconds_and_bounded_memory() -> None:
     job = make_job().tasks(*(make_task(f"bench/{number}") for number in range(1000))).spec(attempts=10)
     plan, rng = job.plan(), random.Random(5)

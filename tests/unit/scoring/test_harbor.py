@@ -155,3 +155,9 @@ def test_pass_at_k_by_harbors_rule(rewards: list[tuple[str, dict[str, float]]], 
 
 def test_k_runs_over_powers_of_two_and_multiples_of_five() -> None:
     assert [harbor_ks(n) for n in (0, 1, 2, 3, 5, 10, 16)] == [(), (), (2,), (2,), (2, 4, 5), (2, 4, 5, 8, 10), (2, 4, 5, 8, 10, 15, 16)]
+
+
+def test_an_aggregate_that_no_float_can_hold_is_left_out() -> None:
+    rows = [{"a": 1.7e308, "b": 1.0}, {"a": 1.7e308, "b": 2.0}]
+    assert harbor_metric(rows, "sum") == {"b": 3.0}
+    assert harbor_metric([{"a": 1.7e308}] * 2, "mean") == {}

@@ -42,6 +42,8 @@ def brief(summary: dict[str, Any]) -> dict[str, tuple[float | None, int, int]]:
         ("a" * 256, "invalid_key"),
         ("a\nb", "invalid_key"),
         ("a\x7f", "invalid_key"),
+        ("a\x85", "invalid_key"),
+        ("a\ud800", "invalid_key"),
         (7, "invalid_key"),
         ("reward.pass@3", "reserved_key"),
         ("reward.pass^3", "reserved_key"),
@@ -226,3 +228,9 @@ def test_a_view_of_something_undeclared_is_refused_by_name() -> None:
         check_view("quality", View("single", (Signal("nope", "x"),)), declared)
     with pytest.raises(InvalidView, match="view 'quality' references unknown output 'style' for metric 'harbor_reward'"):
         check_view("quality", View("single", (Signal("harbor_reward", "style"),)), declared)
+
+
+@pytest.mark.parametrize("reducer", ["mean", "weighted_mean"])
+def test_a_view_beyond_any_float_is_not_measured(reducer: Any) -> None:
+    view = View(reducer, (Signal("m", "a", 1.0), Signal("m", "b", 1.0)))
+    assert reduce(view, [1.7e308, 1.7e308]) is None

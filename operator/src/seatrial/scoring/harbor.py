@@ -28,7 +28,7 @@ def harbor_metric(rows: Sequence[RewardRow], kind: str) -> dict[str, float]:
     """mean, sum, min or max of reward rows.
 
     With at most one key over all rows the result is named after the metric and a row's value is its only one; with two or more it is
-    named after the keys, and a missing key is 0. A null or empty row is 0.
+    named after the keys, and a missing key is 0. A null or empty row is 0. An aggregate that no float can hold is left out.
 
     Raises:
         ValueError: no rows.
@@ -37,9 +37,16 @@ def harbor_metric(rows: Sequence[RewardRow], kind: str) -> dict[str, float]:
         raise ValueError(f"the {kind} of no rows is not defined")
     aggregate = AGGREGATES[kind]
     keys = sorted({key for row in rows if row is not None for key in row})
+    columns = {key: [0.0 if row is None else row.get(key, 0.0) for row in rows] for key in keys}
     if len(keys) <= 1:
-        return {kind: aggregate([0.0 if row is None else next(iter(row.values()), 0.0) for row in rows])}
-    return {key: aggregate([0.0 if row is None else row.get(key, 0.0) for row in rows]) for key in keys}
+        columns = {kind: next(iter(columns.values()), [0.0] * len(rows))}
+    found: dict[str, float] = {}
+    for name, column in columns.items():
+        try:
+            found[name] = aggregate(column)
+        except OverflowError:
+            continue
+    return found
 
 
 def valid_rows(trials: Sequence[Trial]) -> list[RewardRow]:

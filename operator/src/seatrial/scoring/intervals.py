@@ -26,7 +26,7 @@ class Interval(NamedTuple):
 
 
 def mean_interval(values: Iterable[tuple[str, float]], *, level: float = LEVEL) -> Interval | None:
-    """Interval of the mean of ``(task, value)`` pairs; None for fewer than two tasks, where the spread is unknown."""
+    """Interval of the mean of ``(task, value)`` pairs; None for fewer than two tasks, where the spread is unknown, or beyond any float."""
     by_task: dict[str, list[float]] = {}
     for task, value in values:
         by_task.setdefault(task, []).append(value)
@@ -35,10 +35,15 @@ def mean_interval(values: Iterable[tuple[str, float]], *, level: float = LEVEL) 
         return clopper_pearson(int(sum(flat)), len(flat), level=level)
     if tasks < 2:
         return None
-    mean = math.fsum(flat) / len(flat)
-    squares = math.fsum(math.fsum(value - mean for value in group) ** 2 for group in by_task.values())
+    try:
+        mean = math.fsum(flat) / len(flat)
+        squares = math.fsum(math.fsum(value - mean for value in group) ** 2 for group in by_task.values())
+    except OverflowError:
+        return None
     error = math.sqrt(squares * tasks / (tasks - 1)) / len(flat)
     reach = t_quantile(0.5 + level / 2, tasks - 1) * error
+    if not math.isfinite(mean - reach) or not math.isfinite(mean + reach):
+        return None
     return Interval(mean - reach, mean + reach, "student-t-by-task", level)
 
 

@@ -77,5 +77,8 @@ class Output:
 
 
 def is_number(value: object) -> bool:
-    """A finite number; a boolean is none."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    """A number that a float can hold; a boolean is none."""
+    try:
+        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:
+        return False

@@ -21,7 +21,8 @@ State = Literal["scored", "errored", "cancelled"]
 Rejection = Literal["invalid_key", "reserved_key", "boolean", "non_numeric", "non_finite"]
 
 _RESERVED: Final = re.compile(r"\.pass[@^]\d+\Z")
-_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+# Lone surrogates too: no file and no API object can hold them.
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,13 +109,14 @@ def choose_primary(trials: Sequence[Trial], reward_key: str | None) -> str | Non
     """The key that counts, or None.
 
     A key that the user named always counts. The default key counts as soon as one valid trial reports it. Rewards under one other name
-    only are unambiguous: Harbor takes a trial's only value whatever it is called.
+    only are unambiguous: Harbor takes a trial's only value whatever it is called. A key that cannot name a reward is never one of them.
     """
-    keys = {key for trial in trials if trial.is_scoreable for key in trial.rewards or ()}
-    if not keys:
+    reported = {key for trial in trials if trial.is_scoreable for key in trial.rewards or ()}
+    if not reported:
         return None
     if reward_key is not None:
         return reward_key
+    keys = {key for key in reported if key_rejection(key) is None}
     if DEFAULT_REWARD in keys:
         return DEFAULT_REWARD
     return next(iter(keys)) if len(keys) == 1 else None

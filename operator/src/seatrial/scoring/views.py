@@ -45,7 +45,8 @@ def check_view(name: str, view: View, declared: Mapping[str, Sequence[str]]) -> 
 
 
 def reduce(view: View, values: Sequence[Value]) -> float | None:
-    """The view's value of one trial; None as soon as one signal is missing, not finite or a label. Booleans count as 1 and 0.
+    """The view's value of one trial; None as soon as one signal is missing, not finite or a label, or where no float can hold it. Booleans
+    count as 1 and 0.
 
     Args:
         values: one per signal, in their order.
@@ -61,11 +62,20 @@ def reduce(view: View, values: Sequence[Value]) -> float | None:
         case "any":
             return max(numbers)
         case "mean":
-            return math.fsum(numbers) / len(numbers)
+            return _quotient(numbers, float(len(numbers)))
         case "weighted_mean":
             weights = [1.0 if signal.weight is None else signal.weight for signal in view.signals]
             total = math.fsum(weights)
-            return math.fsum(a * b for a, b in zip(numbers, weights, strict=True)) / total if total else None
+            return _quotient([a * b for a, b in zip(numbers, weights, strict=True)], total)
+
+
+def _quotient(values: Sequence[float], by: float) -> float | None:
+    """The sum of ``values`` over ``by``; None where that is no number."""
+    try:
+        result = math.fsum(values) / by
+    except (OverflowError, ValueError, ZeroDivisionError):
+        return None
+    return result if math.isfinite(result) else None
 
 
 def view_scores(views: Mapping[str, Mapping[str, View]], outputs: Sequence[Output]) -> tuple[RangeScore, ...]:

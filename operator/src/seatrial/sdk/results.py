@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import math
 import os
 import tarfile
 import zlib
@@ -27,6 +26,7 @@ from seatrial.core.rows import Origin, Row, by_trial, from_json
 from seatrial.core.status import is_terminal
 from seatrial.effects.store import Store
 from seatrial.errors import NotFound, SeatrialError
+from seatrial.scoring.observations import is_number
 from seatrial.scoring.plots import Point
 from seatrial.sdk.cluster import Cluster
 
@@ -321,7 +321,7 @@ def cost_points(files: JobFiles, key: str) -> list[Point]:
         except NotFound:
             return None
         value = usage.get("cost_usd") if isinstance(usage, dict) else None
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        if not is_number(value):
             return None
         return Point(float(value), float((trial.rewards or {}).get(key, 0.0)), trial.name)
 
