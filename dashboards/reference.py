@@ -7,7 +7,7 @@ from typing import Final
 from prometheus_client.metrics import MetricWrapperBase
 
 from dashboards.rules import ALERTS, RECORDS
-from seatrial.effects.metrics import JOB_PHASES, NAMED_JOBS, OTHER, POD_PHASES, REASONS, REPORTED_PHASES, STATES, Metrics
+from seatrial.effects.metrics import JOB_PHASES, NAMED_JOBS, OTHER, POD_PHASES, REPORTED_PHASES, STATES, Metrics
 
 LABELS: Final = {
     "version": "of the operator",
@@ -17,8 +17,7 @@ LABELS: Final = {
     "operation": "kind of call of the object store",
     "outcome": "`ok` or the class of the error; of trials: scored, errored, cancelled, retried; of passes: done, failed;"
     " of writes: written, conflict, gone; of Events: posted, dropped, failed",
-    "reason": f"a reason of ours or a name of Harbor's error table ({len(REASONS)} words), else `{OTHER}`;"
-    " see [troubleshooting](troubleshooting.md)",
+    "reason": f"a reason of ours or a name of Harbor's error table, else `{OTHER}`; see [troubleshooting](troubleshooting.md)",
     "cause": "infrastructure, environment, agent, verifier, user",
     "phase": "of trials: " + ", ".join([*POD_PHASES, *sorted(REPORTED_PHASES)]) + "; of jobs: " + ", ".join(JOB_PHASES),
     "state": ", ".join(STATES),
