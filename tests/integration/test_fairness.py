@@ -36,11 +36,7 @@ async def test_jobs_share_the_limit_equally_and_say_that_they_wait() -> None:
         while live(cluster)["second"] < 2:
             await wait_until(lambda: sum(live(cluster).values()), lambda seen: seen >= 4, seconds=20)
             most = max(most, sum(live(cluster).values()))
-            name = next(pod["metadata"]["name"] for pod in cluster.pods() if pod["metadata"]["labels"]["seatrial.dev/job-name"] == "first")
-            cluster.finish(name, rewards={"reward": 1.0})
-            await wait_until(
-                lambda name=name: [pod["metadata"]["name"] for pod in cluster.pods()], lambda seen, name=name: name not in seen
-            )
+            await end_one(cluster, "first")
         assert most == 4
         await wait_until(lambda: sum(live(cluster).values()), lambda count: count == 4, seconds=20)
         assert live(cluster) == {"first": 2, "second": 2}

@@ -14,6 +14,7 @@ import tempfile
 from pathlib import Path
 
 from ..bench.record import Figure, figure, record
+from .handover import handovers
 from .load import Load, Watched
 from .operator_process import OperatorProcess
 from .plane import Plane, wait_for
@@ -43,6 +44,14 @@ def main() -> None:
         wait_for("verified Tasks", load.verified, seconds=120, every=1.0)
         for size in sizes:
             names = submit(load, size, jobs=arguments.jobs, concurrency=arguments.concurrency)
+            if arguments.handover:
+                operator, found = handovers(load, operator, names[0], size // arguments.jobs, command=command)
+                figures += found
+                load.watch(operator, lambda names=names: load.ended(names), seconds=LIMIT_SECONDS)  # type: ignore[misc]
+                load.check(names, trials=size // arguments.jobs)
+                for item in found:
+                    print(f"  {item.name}: {item.value:g} {item.unit}  {item.note}", flush=True)
+                continue
             figures += measure(load, operator, names, size, command=command)
         if not arguments.trials:
             names = submit(load, 1000, jobs=100, concurrency=5)
@@ -108,6 +117,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--concurrency", type=int, default=300, help="of each job")
     parser.add_argument("--bystanders", type=int, default=0, help="Tasks that exist beside the ones in use")
     parser.add_argument("--busy-ms", type=int, default=2000, help="shortest life of a Pod")
+    parser.add_argument("--handover", action="store_true", help="replace the leader twice under each load, and measure that instead")
     parser.add_argument("--profile", type=Path, help="run the operator under cProfile and print what dominates; records no figure")
     parser.add_argument("--keep", action="store_true", help="leave data and logs")
     return parser.parse_args()

@@ -105,6 +105,10 @@ class OperatorProcess:
     def ready(self, *, seconds: float = 60) -> None:
         wait_for(f"{self.name} leads", lambda: http_ok(f"http://127.0.0.1:{self.port}/readyz"), seconds=seconds)
 
+    def live(self) -> bool:
+        """Whether it answers, as leader or standby."""
+        return http_ok(f"http://127.0.0.1:{self.port}/healthz")
+
     def sample(self) -> Sample:
         """Its metrics now.
 
