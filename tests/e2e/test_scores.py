@@ -1,0 +1,111 @@
+"""Scores of a real job: the same numbers everywhere, scored again, reused, compared."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+import pytest
+
+from .harness import Cluster, unique
+
+pytestmark = pytest.mark.cluster
+NAMESPACE = "scores"
+
+
+@pytest.fixture(scope="module")
+def scored(cluster: Cluster) -> Cluster:
+    """The operator watching a namespace of these tests, with the smoke suite in it."""
+    cluster.run("python3", "tests/cluster", "install", "--namespace", NAMESPACE, timeout=900)
+    cluster.seatrial("publish", "examples/suites/smoke", "--taskset", "smoke", "--namespace", NAMESPACE)
+    return cluster
+
+
+def run(cluster: Cluster, *arguments: str, code: int = 0) -> dict[str, Any]:
+    """A job by ``seatrial run``; the finished EvalJob."""
+    name = unique("job")
+    ran = cluster.seatrial("run", *arguments, "--job-name", name, "--namespace", NAMESPACE, check=False)
+    assert ran.code == code, ran.err[-2000:]
+    return cluster.job(name, NAMESPACE)
+
+
+@pytest.fixture(scope="module")
+def finished(scored: Cluster) -> dict[str, Any]:
+    return run(scored, "-d", "smoke", "-a", "oracle", "-k", "2", "-n", "10")
+
+
+def file(cluster: Cluster, job: dict[str, Any], name: str) -> bytes:
+    return cluster.store().get(f"{cluster.prefix(job['metadata']['name'], NAMESPACE)}{name}", max_bytes=64 * 1024 * 1024)
+
+
+@pytest.mark.conforms("H-139", "N-132", "N-133", "N-211")
+def test_status_summary_and_commands_say_the_same(scored: Cluster, finished: dict[str, Any]) -> None:
+    name, status = finished["metadata"]["name"], finished["status"]
+    shown = {
+        item["name"]: (item.get("value") and round(float(item["value"]), 9), item["count"], item["missing"]) for item in status["scores"]
+    }
+    assert {key: shown[key] for key in ("reward.mean", "reward.mean.zero", "reward.pass@1", "reward.pass@2")} == {
+        "reward.mean": (0.6875, 8, 2),
+        "reward.mean.zero": (0.55, 10, 0),
+        "reward.pass@1": (0.5, 4, 1),
+        "reward.pass@2": (0.5, 4, 1),
+    }
+    summary = json.loads(file(scored, finished, "summary.json"))
+    assert {
+        item["name"]: (item["value"] and round(item["value"], 9), item["count"], item["missing"]) for item in summary["aggregates"]
+    } == shown
+    ranges = {item["name"]: (item["mean"], item["count"], item["nan_count"]) for item in summary["scores"]}
+    assert ranges["harbor_reward.reward"] == (0.6875, 8, 2)
+    assert scored.seatrial("results", name, "-n", NAMESPACE, "-o", "json").json() == summary
+    page = scored.seatrial("results", name, "-n", NAMESPACE, "-o", "html").out
+    assert "reward.mean 0.688 (8 of 10); reward.mean.zero 0.550 (10, missing as 0)" in page
+    assert page.encode().strip() == file(scored, finished, "report.html").strip()
+
+
+@pytest.mark.conforms("N-209")
+def test_the_saved_files_follow_from_the_rows_byte_for_byte(scored: Cluster, finished: dict[str, Any]) -> None:
+    ran = scored.seatrial("rescore", finished["metadata"]["name"], "--check", "-n", NAMESPACE)
+    assert [line.rpartition(" ")[2] for line in ran.out.splitlines()] == ["identical"] * 6
+
+
+@pytest.mark.conforms("N-88", "N-90", "N-94")
+def test_rescoring_starts_no_pod_and_can_ask_for_more(scored: Cluster, finished: dict[str, Any]) -> None:
+    old, name = finished["metadata"]["name"], unique("again")
+    ran = scored.seatrial(
+        "rescore", old, "--metric", "max", "--threshold", "reward.max=2", "--job-name", name, "-n", NAMESPACE, check=False
+    )
+    assert ran.code == 1, ran.err[-2000:]
+    again = scored.job(name, NAMESPACE)
+    assert again["status"]["trials"]["cached"] == 10
+    assert again["status"]["scores"][0] == {"name": "reward.max", "value": "1", "count": 8, "missing": 2}
+    assert again["status"]["thresholds"] == [{"score": "reward.max", "atLeast": 2, "value": "1", "passed": False}]
+    assert scored.trial_pods(NAMESPACE, name) == []
+    events = scored.items("events.events.k8s.io", "-n", NAMESPACE)
+    assert not [event for event in events if event["regarding"]["kind"] == "Pod" and event["regarding"]["name"].startswith(f"{name}-")]
+    trials = scored.seatrial("results", name, "-n", NAMESPACE, "--view", "trials", "-o", "json").json()
+    assert {trial["state"] for trial in trials} == {"scored", "errored"}
+
+
+@pytest.mark.conforms("N-140", "N-142", "N-145")
+def test_results_are_reused_and_only_what_is_missing_runs(scored: Cluster, finished: dict[str, Any]) -> None:
+    old, name = finished["metadata"]["name"], unique("more")
+    scored.seatrial(
+        "run", "--from", old, "-k", "3", "--rerun-errors", "OOMKilled", "--job-name", name, "--namespace", NAMESPACE, check=False
+    )
+    counts = scored.job(name, NAMESPACE)["status"]["trials"]
+    assert (counts["total"], counts["cached"], counts["scored"], counts["errored"]) == (15, 10, 12, 3)
+    trial = next(item for item in scored.rows(name, NAMESPACE) if item.get("origin") and item.get("logsSha256"))
+    origin = trial["origin"]
+    data = scored.store().get(f"{origin['folder']}trials/{origin['trial']}/{origin['retry']}/logs.tar.gz", max_bytes=10**8)
+    assert hashlib.sha256(data).hexdigest() == trial["logsSha256"]
+
+
+def test_compare_finds_no_difference_in_the_same_work_and_a_planted_regression(scored: Cluster, finished: dict[str, Any]) -> None:
+    name = finished["metadata"]["name"]
+    worse = run(scored, "-d", "smoke", "-a", "nop", "-n", "10")["metadata"]["name"]
+    same = scored.seatrial("compare", name, name, "-n", NAMESPACE, "-o", "json").json()
+    assert (same["verdict"], same["p_value"]) == ("same", 1.0)
+    found = scored.seatrial("compare", name, worse, "-n", NAMESPACE, "-o", "json").json()
+    assert found["tasks"][0]["difference"] == -1.0
+    assert found["mean_difference"] < 0
