@@ -287,6 +287,7 @@ OPERATOR: Final = Dashboard(
             (
                 Query(_rate("seatrial_status_writes_total", "kind, outcome"), "status {{kind}} {{outcome}}"),
                 Query(_rate("seatrial_events_posted_total", "outcome"), "events {{outcome}}"),
+                Query(_rate("seatrial_webhooks_total", "outcome"), "webhook {{outcome}}"),
                 Query(f"sum(rate(seatrial_pods_created_total[{RATE}]))", "Pods created"),
                 Query(f"sum(rate(seatrial_pods_deleted_total[{RATE}]))", "Pods deleted"),
             ),

@@ -66,6 +66,7 @@ PERMUTATIONS: Mapping[str, dict[str, Any]] = {
                 {"maxSkew": 1, "topologyKey": "topology.kubernetes.io/zone", "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": {}}
             ],
         },
+        webhook={"url": "https://hooks.example.com:8443/seatrial", "existingSecret": "hook"},
         site={
             "caBundle": "-----BEGIN CERTIFICATE-----\nMA==\n-----END CERTIFICATE-----\n",
             "imagePrefix": "mirror.example.com/hub",

@@ -125,6 +125,9 @@ class Metrics:
         )
         self.status_writes = Counter("seatrial_status_writes", "Status patches.", ["kind", "outcome"], registry=registry)
         self.events_posted = Counter("seatrial_events_posted", "Kubernetes Events.", ["outcome"], registry=registry)
+        self.webhooks = Counter("seatrial_webhooks", "Ends of EvalJobs posted to the webhook.", ["outcome"], registry=registry)
+        for outcome in ("posted", "failed", "dropped"):
+            self.webhooks.labels(outcome)
         # A counter that appears with its first event hides that event from rates.
         self.trials_ended.labels("scored", "", "")
         for phase, reason in FIRST_ENDS:

@@ -63,6 +63,10 @@ class Settings:
     https_proxy: str = ""
     no_proxy: str = ""
 
+    webhook_url: str = ""
+    """Gets a CloudEvent when an EvalJob ends; empty: nobody does."""
+    webhook_token: str | None = field(default=None, repr=False)
+
     namespaces: tuple[str, ...] = ()
     """Namespaces to watch; empty means the whole cluster."""
     shared_namespaces: tuple[str, ...] = ()

@@ -44,6 +44,7 @@ from seatrial.effects.planning import Loaded, Planner
 from seatrial.effects.references import NotYet
 from seatrial.effects.rows import LostRace, ResultFinder, RowLog, save_results
 from seatrial.effects.settings import Settings
+from seatrial.effects.webhook import Webhook
 from seatrial.errors import DiskFull, Forbidden, InvalidSpec, SeatrialError, Unavailable
 from seatrial.handlers.cache import Raw
 from seatrial.handlers.writer import StatusWriter
@@ -101,7 +102,9 @@ class JobPass:
         settings: Settings,
         clock: Clock,
         metrics: Metrics,
+        webhook: Webhook,
     ) -> None:
+        self._webhook = webhook
         self._pods, self._planner, self._store, self._executor = pods, planner, store, executor
         self._writer, self._settings, self._clock, self._metrics = writer, settings, clock, metrics
         self._memories: dict[str, Memory] = {}
@@ -486,6 +489,7 @@ class JobPass:
         self._short.discard(body["metadata"]["uid"])
         reason = next((item["reason"] for item in status["conditions"] if item["type"] == "Finished"), "")
         self._metrics.jobs_ended.labels(status["phase"], reason).inc()
+        self._webhook.job_ended(body, status)
         log.info("job ended", extra={"job": _name(body), "phase": status["phase"], "reason": reason, "mean": status.get("mean")})
 
     # --- memory ----------------------------------------------------------------------------------------------------------------------

@@ -35,6 +35,7 @@ from seatrial.effects.revisions import Revisions
 from seatrial.effects.settings import Settings
 from seatrial.effects.task_verify import TaskVerifier
 from seatrial.effects.taskset_pin import Pinner
+from seatrial.effects.webhook import Webhook
 from seatrial.errors import NotFound, SeatrialError
 from seatrial.handlers.cache import Key, ObjectCache, Raw
 from seatrial.handlers.health import Health, denied_check, heartbeat_check, informer_check, missed_check
@@ -114,6 +115,7 @@ class Operator:
         self._scopes = scopes
         files = AsyncStore(store, concurrency=settings.s3_concurrency, metrics=metrics)
         self.events = EventPoster(kube, clock=clock, metrics=metrics, instance=settings.identity or "operator")
+        self.webhook = Webhook(settings.webhook_url, token=settings.webhook_token, clock=clock, metrics=metrics)
         writer = StatusWriter(kube, self.cache, self.events, metrics)
         revisions, objects = Revisions(files), Objects(kube)
         pinner = Pinner(files, revisions, objects, settings)
@@ -126,6 +128,7 @@ class Operator:
             settings=settings,
             clock=clock,
             metrics=metrics,
+            webhook=self.webhook,
         )
         self._passes: dict[str, Callable[[Raw], Awaitable[float | None]]] = {
             TASK: TaskPass(TaskVerifier(files, revisions, settings), writer, clock).run,
@@ -291,7 +294,7 @@ async def _lead(operator: Operator, elector: Elector, health: Health, *, setting
         operator.queue.close()
         # Before Kopf stops: it cancels every task that was made after its start.
         await _first(operator.queue.idle(), asyncio.sleep(DRAIN_SECONDS))
-        await _first(operator.events.flush(), asyncio.sleep(FLUSH_SECONDS))
+        await _first(asyncio.gather(operator.events.flush(), operator.webhook.flush()), asyncio.sleep(FLUSH_SECONDS))
         stop.set()
         await asyncio.wait([watching], timeout=DRAIN_SECONDS)
     finally:

@@ -1,0 +1,119 @@
+"""The webhook against a real HTTP server on loopback."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from aiohttp import web
+
+from seatrial.effects.clock import SystemClock
+from seatrial.effects.metrics import Metrics
+from seatrial.effects.webhook import PENDING, Webhook
+
+BODY = {"metadata": {"name": "nightly", "namespace": "evals", "uid": "u-1"}}
+STATUS = {
+    "phase": "Completed",
+    "mean": "0.750",
+    "trials": {"total": 4, "scored": 4},
+    "conditions": [{"type": "Finished", "status": "True", "reason": "AllScored", "message": "4 of 4 trials scored"}],
+}
+
+
+class FixedClock(SystemClock):
+    def now(self) -> datetime:
+        return datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+
+@dataclass
+class Receiver:
+    """Answers with the statuses given, then with 200, and keeps what came."""
+
+    url: str = ""
+    answers: list[int] = field(default_factory=list)
+    got: list[tuple[str, str, Any]] = field(default_factory=list)
+
+    async def take(self, request: web.Request) -> web.Response:
+        self.got.append((request.headers["Content-Type"], request.headers.get("Authorization", ""), await request.json()))
+        status = self.answers.pop(0) if self.answers else 200
+        return web.Response(status=status, headers={"Location": self.url} if status == 302 else {})
+
+
+@pytest_asyncio.fixture
+async def receiver() -> AsyncIterator[Receiver]:
+    found, app = Receiver(), web.Application()
+    app.add_routes([web.post("/hook", found.take)])
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    found.url = f"http://127.0.0.1:{runner.addresses[0][1]}/hook"
+    yield found
+    await runner.cleanup()
+
+
+def counted(metrics: Metrics) -> dict[str, float]:
+    return {outcome: metrics.webhooks.labels(outcome)._value.get() for outcome in ("posted", "failed", "dropped")}
+
+
+def hook(url: str, metrics: Metrics, *, token: str | None = None) -> Webhook:
+    return Webhook(url, token=token, clock=FixedClock(), metrics=metrics, first_pause_seconds=0.01)
+
+
+async def test_an_end_is_one_cloudevent_with_the_scores(receiver: Receiver) -> None:
+    metrics = Metrics()
+    sender = hook(receiver.url, metrics, token="secret")
+    sender.job_ended(BODY, STATUS)
+    await sender.flush()
+    ((kind, authorization, content),) = receiver.got
+    assert (kind, authorization) == ("application/cloudevents+json; charset=utf-8", "Bearer secret")
+    data = content.pop("data")
+    assert content == {
+        "specversion": "1.0",
+        "id": "u-1-ended",
+        "source": "/apis/seatrial.dev/v1alpha1/namespaces/evals/evaljobs/nightly",
+        "type": "dev.seatrial.evaljob.ended",
+        "subject": "evals/nightly",
+        "time": "2026-01-02T03:04:05+00:00",
+        "datacontenttype": "application/json",
+    }
+    assert (data["phase"], data["reason"], data["mean"], data["trials"]) == ("Completed", "AllScored", "0.750", {"total": 4, "scored": 4})
+    assert counted(metrics) == {"posted": 1, "failed": 0, "dropped": 0}
+
+
+@pytest.mark.parametrize(
+    ("answers", "posts", "outcome"),
+    [
+        ([503, 429], 3, "posted"),
+        ([500] * 9, 5, "failed"),
+        ([404], 1, "failed"),
+        ([302], 1, "failed"),
+    ],
+    ids=["a server that recovers", "a server that does not", "a wrong address", "a redirect is not followed"],
+)
+async def test_only_what_may_pass_is_tried_again(receiver: Receiver, answers: list[int], posts: int, outcome: str) -> None:
+    metrics, receiver.answers = Metrics(), answers
+    sender = hook(receiver.url, metrics)
+    sender.job_ended(BODY, STATUS)
+    await sender.flush()
+    assert (len(receiver.got), counted(metrics)) == (posts, {"posted": 0, "failed": 0, "dropped": 0} | {outcome: 1})
+
+
+async def test_a_flood_is_dropped_and_an_absent_server_is_counted() -> None:
+    metrics = Metrics()
+    sender = hook("http://127.0.0.1:9/hook", metrics)
+    for _ in range(PENDING + 3):
+        sender.job_ended(BODY, STATUS)
+    await sender.flush()
+    assert counted(metrics) == {"posted": 0, "failed": PENDING, "dropped": 3}
+
+
+async def test_without_an_address_nothing_is_sent() -> None:
+    metrics = Metrics()
+    sender = hook("", metrics)
+    sender.job_ended(BODY, STATUS)
+    await sender.flush()
+    assert counted(metrics) == {"posted": 0, "failed": 0, "dropped": 0}
