@@ -83,6 +83,10 @@ INPUT_ENCODED_BYTES: Final = 96 * 1024
 """A single environment string may have 128 KiB."""
 RESULT_BYTES: Final = 4 * 1024 * 1024
 ERROR_MESSAGE_CHARS: Final = 256
+ERROR_NAME_CHARS: Final = 100
+MAX_SECONDS: Final = 10**9
+"""More than any phase can last; a longer one is no duration."""
+MAX_LEFTOVERS: Final = 10**6
 REWARD_KEY_CHARS: Final = 255
 REWARD_KEYS: Final = 1000
 
@@ -387,14 +391,14 @@ class Verdict(NamedTuple):
 
 def write_verdict(verdict: Verdict) -> bytes:
     """``verdict`` as JSON of at most ``VERDICT_BYTES``: the error text is cut first, then rewards move to ``result.json``."""
-    for chars, keep_rewards in ((ERROR_MESSAGE_CHARS, True), (80, True), (80, False), (0, False)):
+    for chars, keep_rewards in ((ERROR_MESSAGE_CHARS, True), (80, True), (0, True), (80, False), (0, False)):
         body: dict[str, Any] = {"v": 1, "trial": verdict.trial, "retry": verdict.retry}
         if verdict.rewards is not None and keep_rewards:
             body["rewards"] = verdict.rewards
         elif verdict.rewards is not None or verdict.rewards_elsewhere:
             body["rewardsElsewhere"] = True
         if verdict.error is not None:
-            body["error"] = {**verdict.error, "message": verdict.error["message"][:chars]}
+            body["error"] = {**_named(verdict.error), "message": verdict.error["message"][:chars]}
         body |= {"stored": verdict.stored, "result": verdict.result_sha256, "logs": verdict.logs_sha256}
         body["seconds"] = {name: round(value, 3) for name, value in verdict.seconds.items()}
         if verdict.tampered:
@@ -431,7 +435,7 @@ def read_verdict(text: str) -> Verdict:
     if not isinstance(trial, str) or type(retry) is not int or type(stored) is not bool or type(leftover) is not int:
         raise ContractBroken("verdict lacks trial, retry or stored")
     seconds = body.get("seconds", {})
-    if not isinstance(seconds, dict) or not all(_is_number(value) and value >= 0 for value in seconds.values()):
+    if not isinstance(seconds, dict) or not all(_is_number(value) and 0 <= value <= MAX_SECONDS for value in seconds.values()):
         raise ContractBroken("verdict has no valid seconds")
     return Verdict(
         trial=trial,
@@ -444,7 +448,7 @@ def read_verdict(text: str) -> Verdict:
         logs_sha256=_digest_or_none(body.get("logs")),
         seconds={str(name)[:40]: float(value) for name, value in list(seconds.items())[:20]},
         tampered=body.get("tampered") is True,
-        leftover_processes=max(0, leftover),
+        leftover_processes=min(max(0, leftover), MAX_LEFTOVERS),
         is_disabled=body.get("disabled") is True,
         is_handed_over=body.get("handedOver") is True,
     )
@@ -465,7 +469,7 @@ def read_rewards(value: object) -> dict[str, float]:
 
 
 def read_error(value: object) -> ErrorInfo | None:
-    """An error as a Pod reported it; texts are cut.
+    """An error as a Pod reported it; texts are cut, and ``type`` and ``reason`` become names.
 
     Raises:
         ContractBroken: any other shape.
@@ -474,10 +478,24 @@ def read_error(value: object) -> ErrorInfo | None:
         return None
     if not isinstance(value, dict) or value.get("cause") not in CAUSES or not isinstance(value.get("type"), str):
         raise ContractBroken("error without type and cause")
-    error = ErrorInfo(type=value["type"][:100], cause=value["cause"], message=str(value.get("message", ""))[:ERROR_MESSAGE_CHARS])
+    error = ErrorInfo(type=value["type"], cause=value["cause"], message=str(value.get("message", ""))[:ERROR_MESSAGE_CHARS])
     if isinstance(value.get("reason"), str):
-        error["reason"] = value["reason"][:100]
-    return error
+        error["reason"] = value["reason"]
+    return _named(error)
+
+
+def _named(error: ErrorInfo) -> ErrorInfo:
+    """``error`` with a type and a reason that are names: they reach status fields, metrics and the keys of error policies."""
+    named: ErrorInfo = {**error, "type": error_name(error["type"])}
+    if "reason" in error:
+        named["reason"] = error_name(error["reason"])
+    return named
+
+
+def error_name(text: str) -> str:
+    """``text`` as ``[A-Za-z_][A-Za-z0-9_.]{0,99}``: every other character becomes ``_``. A name stays as it is."""
+    name = "".join(char if char.isascii() and (char.isalnum() or char in "_.") else "_" for char in text[:ERROR_NAME_CHARS])
+    return name if name[:1].isalpha() or name[:1] == "_" else f"_{name}"[:ERROR_NAME_CHARS]
 
 
 # --- result.json, signed --------------------------------------------------------------------------------------------------------------

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
 from seatrial.api.reasons import Reason
-from seatrial.contract import ErrorInfo, StageExit, Verdict, read_verdict, write_verdict
+from seatrial.contract import ContractBroken, ErrorInfo, StageExit, Verdict, error_name, read_error, read_verdict, write_verdict
 from seatrial.core.policy import POLICIES, Budget
 from seatrial.core.rows import TrialError
 from seatrial.core.trial import Found, Judgement, Limits, Running, State, Unclear, Waiting, derive, judge, read_result
@@ -435,3 +436,54 @@ def test_a_hand_over_is_no_end_and_no_failure_of_its_own() -> None:
 def test_a_hand_over_that_is_not_stored_is_a_failure_of_the_store() -> None:
     state = judge(handed_over(stored=False), {})
     assert (state.is_handed_over, state.error and state.error.type) == (False, "ObjectStoreUnavailable")
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("ValueError", "ValueError"),
+        ("asyncio.TimeoutError", "asyncio.TimeoutError"),
+        ("a\nb", "a_b"),
+        ("\ud800", "_"),
+        ("9lives", "_9lives"),
+        ("", "_"),
+        ("x" * 300, "x" * 100),
+        ("\U0001f600" * 200, "_" * 100),
+    ],
+    ids=ascii,
+)
+def test_the_type_of_an_error_is_always_a_name(text: str, name: str) -> None:
+    assert error_name(text) == name
+    assert read_error({"type": text, "cause": "agent", "reason": text}) == ErrorInfo(type=name, cause="agent", message="", reason=name)
+
+
+def a_verdict(**changes: Any) -> Verdict:
+    return handed_over(stored=True)._replace(is_handed_over=False, **changes)
+
+
+def test_a_verdict_is_written_whatever_its_texts_are() -> None:
+    error = ErrorInfo(type="\U0001f600" * 100, cause="agent", message="\U0001f600" * 256, reason="\U0001f600" * 100)
+    found = read_verdict(write_verdict(a_verdict(error=error)).decode())
+    assert found.error == ErrorInfo(type="_" * 100, cause="agent", message="", reason="_" * 100)
+
+
+def test_rewards_stay_in_the_message_as_long_as_its_error_text_can_go() -> None:
+    rewards = {f"part-{number:02d}": 0.5 for number in range(25)}
+    found = read_verdict(
+        write_verdict(a_verdict(rewards=rewards, error=ErrorInfo(type="A", cause="agent", message="\U0001f600" * 80))).decode()
+    )
+    assert (found.rewards, found.rewards_elsewhere, found.error and found.error["message"]) == (rewards, False, "")
+
+
+@pytest.mark.parametrize("number", ["1" + "0" * 400, "1e300", "-1", "true"])
+def test_what_is_no_duration_is_no_verdict(number: str) -> None:
+    text = write_verdict(a_verdict(seconds={"agent": 1.0})).decode().replace("1.0", number)
+    with pytest.raises(ContractBroken, match="seconds"):
+        read_verdict(text)
+
+
+@pytest.mark.parametrize("number", ["1" + "0" * 400, "-1" + "0" * 400])
+def test_a_reward_that_no_float_can_hold_is_no_verdict(number: str) -> None:
+    text = write_verdict(a_verdict(rewards={"reward": 0.25})).decode().replace("0.25", number)
+    with pytest.raises(ContractBroken, match="finite"):
+        read_verdict(text)
