@@ -1,10 +1,14 @@
-"""The object store for the event loop: each call in a thread, a bounded number at a time, counted."""
+"""The object store for the event loop: each call in a thread, a bounded number at a time, counted.
+
+Why threads of its own: a store that hangs fills them, and the loop's own executor must stay free for what keeps the Lease.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -35,6 +39,7 @@ class AsyncStore:
     def __init__(self, store: ObjectStore, *, concurrency: int, metrics: Metrics) -> None:
         self.store = store
         self._slots, self._metrics = asyncio.Semaphore(concurrency), metrics
+        self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="store")
 
     async def put_new(self, key: str, data: bytes, *, content_type: str = "application/json") -> Put:
         return await self._call("put_new", lambda: self.store.put_new(key, data, content_type=content_type))
@@ -64,7 +69,7 @@ class AsyncStore:
         async with self._slots:
             started = time.monotonic()
             try:
-                result = await asyncio.to_thread(call)
+                result = await asyncio.get_running_loop().run_in_executor(self._threads, call)
             except SeatrialError as error:
                 self._metrics.store_requests.labels(operation, type(error).__name__).inc()
                 raise

@@ -120,6 +120,8 @@ class ResultFinder:
             data = await self._store.get(key, max_bytes=RESULT_BYTES)
         except NotFound:
             return Found(None)
+        except InvalidSpec as error:
+            return Found(None, note=f"result.json does not count: {error}", touched=True)
         return read_found(data, key=self._key, trial=trial, retry=retry)
 
 
@@ -196,7 +198,11 @@ async def index_results(store: AsyncStore, plan: FrozenPlan, by_trial: Mapping[s
         try:
             await store.put_new(key, data)
         except AlreadyExists:
-            if decode_entry(await store.get(key, max_bytes=ENTRY_BYTES)) is None:
+            try:
+                known = decode_entry(await store.get(key, max_bytes=ENTRY_BYTES))
+            except InvalidSpec:  # larger than any entry of ours
+                known = None
+            if known is None:
                 await store.put(key, data)
 
     ended = ((trial, by_trial[trial.name][-1]) for trial in plan.trials if trial.name in by_trial)
