@@ -82,7 +82,7 @@ def test_templates_of_the_environment_become_values_or_references() -> None:
         {"name": "EMPTY", "value": ""},
         {"name": "SECRET", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}},
         {"name": "CONFIG", "valueFrom": {"configMapKeyRef": {"name": "c", "key": "k"}}},
-        {"name": "NOT_A_TEMPLATE", "value": "a${MODE}"},
+        {"name": "NOT_A_TEMPLATE", "value": "a$${MODE}"},
     ]
 
 
@@ -122,7 +122,7 @@ def test_the_jobs_verifier_variables_win_and_its_secrets_are_templates() -> None
 
 
 def test_kubernetes_expands_nothing_in_a_value() -> None:
-    assert escape("a$(HOST)b$$(X)") == "a$$(HOST)b$$$(X)"
+    assert escape("a$(HOST)b$$(X)$HOME") == "a$$(HOST)b$$$$(X)$$HOME"
 
 
 def test_the_input_says_what_the_runner_needs_and_survives_its_encoding() -> None:

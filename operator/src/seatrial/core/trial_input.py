@@ -176,8 +176,8 @@ def value_from(source: SecretSource) -> dict[str, Any]:
 
 
 def escape(value: str) -> str:
-    """``$(NAME)`` in a container's variable would be expanded by Kubernetes."""
-    return value.replace("$(", "$$(")
+    """``$(NAME)`` in a container's variable would be expanded by Kubernetes, and ``$$`` shortened: each ``$`` is written twice."""
+    return value.replace("$", "$$")
 
 
 def timeouts(task: PlannedTask, spec: EvalJobSpec) -> TimeoutsInput:
