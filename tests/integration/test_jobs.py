@@ -9,7 +9,7 @@ import pytest
 
 from seatrial.contract import ErrorInfo
 from seatrial.core.naming import job_prefix
-from tests.integration.fakeapi import status
+from tests.integration.fakeapi import Answer, Request, status
 from tests.integration.harness import GROUP, World, operator, tar_of, wait_until, world
 
 
@@ -396,6 +396,64 @@ async def test_a_status_that_somebody_changed_is_computed_again() -> None:
         made.api.faults.append(status(409, "Conflict", "modified", times=2, method="PATCH", path="/evaljobs"))
         made.submit()
         assert ((await made.ended())["phase"], made.condition("Finished")[1]) == ("Completed", "AllScored")
+
+
+async def test_no_pod_exists_before_the_status_names_the_plan() -> None:
+    async with world() as made, operator(made):
+        made.suite(1)
+        made.api.faults.append(status(409, "Conflict", "modified", times=3, method="PATCH", path="/evaljobs"))
+        named: list[bool] = []
+        made.api.listeners.append(
+            lambda event, kind, body: named.append("plan" in made.status()) if (event, kind.plural) == ("ADDED", "pods") else None
+        )
+        made.submit()
+        await made.ended()
+        assert named == [True]
+
+
+async def test_a_job_whose_first_status_was_lost_finds_what_its_trials_have_stored() -> None:
+    async with world() as made:
+        made.suite(2)
+        made.submit(concurrency=1)
+        async with operator(made):
+            await made.ended()
+        body = made.job()
+        body["status"] = {}
+        made.api.put(GROUP, "evaljobs", body)
+        made.api.change("evaljobs", "job", lambda job: job.update(status={}))
+        async with operator(made):
+            assert (await made.ended())["trials"]["scored"] == 2
+        assert len(made.runs) == 2
+
+
+def refuse_scores(asked: Request) -> Answer | None:
+    body = asked.body or {}
+    full = asked.method == "PATCH" and "scores" in (body.get("status") or {}) and body["status"]["scores"]
+    return Answer(422, "Invalid", "status.scores: Invalid value") if full else None
+
+
+async def test_a_status_that_the_server_refuses_holds_nothing_up() -> None:
+    async with world() as made, operator(made):
+        made.suite(3)
+        made.api.faults.append(refuse_scores)
+        made.submit(concurrency=1)
+        seen = await made.ended()
+        assert (seen["phase"], seen["trials"]["scored"], seen.get("scores", [])) == ("Completed", 3, [])
+        assert made.condition("Degraded") == ("True", "StatusTruncated")
+
+
+async def test_a_pod_that_was_never_shown_is_not_run_again_when_its_result_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("seatrial.handlers.reconcile.EXPECTATION_SECONDS", 0.5)
+    async with world() as made, operator(made) as subject:
+        made.suite(1)
+        monkeypatch.setattr(subject.informers, "pods", lambda uid: {})
+        monkeypatch.setattr(subject.informers, "gone", lambda uid: {})
+        made.submit()
+        await wait_until(lambda: [key for key in made.store.objects if key.endswith("result.json")])
+        for pod in made.pods():
+            made.api.remove("pods", pod["metadata"]["name"])
+        await wait_until(lambda: made.condition("Finished")[0], lambda seen: seen == "True", seconds=20)
+        assert (made.status()["trials"]["scored"], len(made.runs)) == (1, 1)
 
 
 # --- the store is away ---------------------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import yaml
 
 from seatrial.effects.kube import (
     Access,
+    ApiUnavailable,
     Expired,
     Kube,
     MissingRight,
@@ -39,13 +40,14 @@ PODS = core_path("pods", namespace="evals")
         (Answer(403, "Forbidden", "unable to create: namespace evals is being terminated"), NamespaceGone),
         (Answer(403, "Forbidden", 'User "x" cannot create resource "pods" in API group ""'), MissingRight),
         (Answer(403, "Forbidden", 'violates PodSecurity "restricted"'), Rejected),
+        (Answer(403, "Forbidden", 'pods "x" is forbidden: error looking up service account evals/default: not found'), ApiUnavailable),
         (Answer(401, "Unauthorized"), MissingRight),
         (Answer(400, "BadRequest", "strict decoding error"), Rejected),
         (Answer(422, "Invalid", "spec.x: Required"), Rejected),
         (Answer(410, "Expired"), Expired),
-        (Answer(500, "InternalError"), Unavailable),
-        (Answer(503, "ServiceUnavailable"), Unavailable),
-        (Answer(504, "Timeout", "Too large resource version"), Unavailable),
+        (Answer(500, "InternalError"), ApiUnavailable),
+        (Answer(503, "ServiceUnavailable"), ApiUnavailable),
+        (Answer(504, "Timeout", "Too large resource version"), ApiUnavailable),
     ],
 )
 async def test_every_answer_has_its_meaning(answer: Answer, error: type[SeatrialError]) -> None:

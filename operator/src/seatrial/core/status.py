@@ -125,6 +125,7 @@ def build_status(
     hold: Hold | None,
     degraded: State | None,
     summary_key: str | None,
+    reduced: bool = False,
 ) -> dict[str, Any]:
     """Status of a planned job.
 
@@ -132,6 +133,7 @@ def build_status(
         hold: what keeps the operator from creating Pods, or None.
         degraded: what needs a person, or None.
         summary_key: where the saved results are; only then the phase may become terminal.
+        reduced: without anything that names rewards or errors, for a server that refused the full status.
 
     Once the phase is terminal it stays: callers do not compute a status for such a job.
     """
@@ -154,6 +156,10 @@ def build_status(
         states[ConditionType.FAILED] = State("False" if good else "True", end.reason, end.message)
         states[ConditionType.FINISHED] = State("True", end.reason, end.message)
     done = len(progress.final)
+    if reduced:
+        text = "the API server refused the full status: scores and errors are in the results only"
+        states[ConditionType.DEGRADED] = degraded or State("True", Reason.STATUS_TRUNCATED, text)
+        summary, thresholds = Summary((), (), None), ()
     return _assemble(
         context,
         phase=phase,
@@ -184,7 +190,7 @@ def build_status(
             for item in summary.coverage
             if len(item.name) <= NAME_CHARS
         )[:MAX_COVERAGE],
-        errors=group_errors(progress.final)[:MAX_ERRORS],
+        errors=() if reduced else group_errors(progress.final)[:MAX_ERRORS],
         thresholds=thresholds if ended else (),
         results=ResultsStatus(prefix=context.prefix, summary=summary_key),
     )

@@ -32,11 +32,11 @@ from seatrial.core.trial import Judgement, failure
 from seatrial.core.trial_input import MissingVariable, build_input
 from seatrial.effects.aiostore import AsyncStore
 from seatrial.effects.clock import Clock
-from seatrial.effects.kube import Kube, MissingRight, QuotaExceeded, Rejected, core_path, group_path
+from seatrial.effects.kube import ApiUnavailable, Kube, MissingRight, QuotaExceeded, Rejected, core_path, group_path
 from seatrial.effects.metrics import Metrics
 from seatrial.effects.settings import Settings
 from seatrial.effects.store import MAX_EXPIRES_SECONDS
-from seatrial.errors import AlreadyExists, Conflict, NotFound, Unavailable
+from seatrial.errors import AlreadyExists, Conflict, NotFound
 
 HOLD_SECONDS: Final = 30.0
 STRICT: Final = {"fieldValidation": "Strict"}
@@ -210,7 +210,7 @@ class Executor:
         try:
             body: Mapping[str, Any] = await self._kube.get(core_path("pods", namespace=plan.namespace, name=action.pod))
         except NotFound as error:
-            raise Unavailable(f"Pod {action.pod} existed and is gone: try again", retry_after=1.0) from error
+            raise ApiUnavailable(f"Pod {action.pod} existed and is gone: try again", retry_after=1.0) from error
         pod = parse_pod(body)
         labels = (body.get("metadata") or {}).get("labels") or {}
         ours = pod.owner_uid == plan.uid and (labels.get(LABEL_TRIAL), labels.get(LABEL_RETRY)) == (action.trial.name, str(action.retry))

@@ -39,6 +39,10 @@ Observer = Callable[[str, str, str, float], None]
 """Called per request with verb, resource, code and seconds."""
 
 
+class ApiUnavailable(Unavailable):
+    """The API server did not answer, or could not for the moment; the object store has nothing to do with it."""
+
+
 class Expired(SeatrialError):
     """410: the version is no longer in the history. List again."""
 
@@ -229,7 +233,7 @@ class Kube:
                     if method != "GET":
                         await self._bucket.take()
                         if self.fence is not None and not self.fence():
-                            raise Unavailable(f"{method} {path}: the Lease was not renewed in time, nothing is written")
+                            raise ApiUnavailable(f"{method} {path}: the Lease was not renewed in time, nothing is written")
                     status, answer, retry_after = await self._send(
                         method, path, params, data=data, content_type=content_type, channel=channel
                     )
@@ -259,7 +263,7 @@ class Kube:
                     raise _error("WATCH", path, response.status, await response.read(), _retry_after(response.headers))
                 yield _events(response.content)
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-            raise Unavailable(f"watch of {path} broke: {type(error).__name__}") from error
+            raise ApiUnavailable(f"watch of {path} broke: {type(error).__name__}") from error
 
     async def _send(
         self, method: str, path: str, params: Mapping[str, str] | None, *, data: bytes | None, content_type: str, channel: Channel
@@ -279,7 +283,7 @@ class Kube:
                 return response.status, answer, _retry_after(response.headers)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             self._observe(method, path, "none", time.monotonic() - started, status=0)
-            raise Unavailable(f"{method} {path}: the API server did not answer ({type(error).__name__})") from error
+            raise ApiUnavailable(f"{method} {path}: the API server did not answer ({type(error).__name__})") from error
 
     def _observe(self, method: str, path: str, code: str, seconds: float, *, status: int) -> None:
         if status in (401, 403):
@@ -330,9 +334,9 @@ def _object(data: bytes) -> dict[str, Any]:
     try:
         value = json.loads(data)
     except ValueError as error:
-        raise Unavailable("the API server answered with something that is no JSON") from error
+        raise ApiUnavailable("the API server answered with something that is no JSON") from error
     if not isinstance(value, dict):
-        raise Unavailable("the API server answered with something that is no object")
+        raise ApiUnavailable("the API server answered with something that is no object")
     return value
 
 
@@ -367,12 +371,15 @@ def _error(method: str, path: str, status: int, data: bytes, retry_after: float)
             return MissingRight(text)
         case 401:
             return MissingRight(text or "the API server does not know us")
+        case 403 if "error looking up service account" in message:
+            # Admission's cache is behind: the account of a new namespace exists a moment later.
+            return ApiUnavailable(text, retry_after=1.0)
         case 403 | 400 | 422 | 413:
             return Rejected(text)
         case 504 if "Too large resource version" in message:
-            return Unavailable(text, retry_after=1.0)
+            return ApiUnavailable(text, retry_after=1.0)
         case _:
-            return Unavailable(f"{method} {path}: {status} {text}", retry_after=retry_after)
+            return ApiUnavailable(f"{method} {path}: {status} {text}", retry_after=retry_after)
 
 
 # --- paths -----------------------------------------------------------------------------------------------------------------------------

@@ -11,7 +11,10 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Final, Protocol
+
+from pydantic import ValidationError
 
 from seatrial.api.evaljob import EvalJob
 from seatrial.api.names import EVALJOB
@@ -38,7 +41,7 @@ from seatrial.core.trial import Found, Judgement
 from seatrial.effects.aiostore import AsyncStore
 from seatrial.effects.clock import Clock
 from seatrial.effects.execute import Created, Executor, Held, Leaving, Refused
-from seatrial.effects.kube import MissingRight, NamespaceGone
+from seatrial.effects.kube import ApiUnavailable, MissingRight, NamespaceGone, Rejected
 from seatrial.effects.metrics import Metrics
 from seatrial.effects.planning import Loaded, Planner
 from seatrial.effects.references import NotYet
@@ -84,6 +87,8 @@ class Memory:
     """UIDs of Pods that we deleted, and when."""
     hold: Hold | None = None
     summary_key: str | None = None
+    is_reduced: bool = False
+    """The full status was refused; from then on the reduced one is written."""
     store_failed: bool = False
     status_at: float = -1e9
 
@@ -160,11 +165,11 @@ class JobPass:
                 memory = await self._remember(body, job)
             except NotYet as error:
                 return await self._wait_for_reference(body, error)
-            if (body.get("status") or {}).get("plan") is None:
-                # No Pod exists before the status names the plan.
-                if not await self._send(body, memory, self._status(body, job, memory, self._plan(job, memory))):
-                    return 0.0
-                body = self._fresh(body)
+        if (body.get("status") or {}).get("plan") is None:
+            # No Pod exists before the status names the plan; a write that met a conflict is repeated by the next pass.
+            if not await self._send(body, job, memory, self._status(body, job, memory, self._plan(job, memory))):
+                return 0.0
+            body = self._fresh(body)
         decided = await self._settle(job, memory)
         if memory.store_failed:
             await self._store.list(memory.loaded.frozen.key)
@@ -179,12 +184,16 @@ class JobPass:
         later = await self._write_soon(body, job, memory, decided)
         await self._delete(job, memory, decided.deletes)
         waits = [seconds for seconds in (decided.requeue_seconds, later) if seconds is not None]
+        if memory.started:
+            oldest = min(at for _, at in memory.started.values())
+            waits.append(max(0.1, oldest + EXPECTATION_SECONDS + 0.1 - self._clock.monotonic()))
         if len(decided.commits) or len(decided.creates) + len(decided.deletes) >= PARALLEL_CREATES:
             waits.append(0.0)
         return min(waits) if waits else None
 
     async def _settle(self, job: EvalJob, memory: Memory) -> Plan:
         """Plan, commit what ended, look for what is unclear, until only creates and deletes are left."""
+        await self._recall(memory)
         for _ in range(ROUNDS):
             decided = self._plan(job, memory)
             if decided.commits:
@@ -194,6 +203,15 @@ class JobPass:
             else:
                 return decided
         return replace(self._plan(job, memory), creates=(), save=None)
+
+    async def _recall(self, memory: Memory) -> None:
+        """Pods that were created and never shown may have come and gone: the store is asked before they are created again."""
+        now = self._clock.monotonic()
+        lapsed = [key for key, (_, at) in memory.started.items() if now - at > EXPECTATION_SECONDS]
+        answers = await asyncio.gather(*(memory.finder.find(trial, retry) for trial, retry in lapsed))
+        for key, found in zip(lapsed, answers, strict=True):
+            memory.found[key] = found
+            memory.started.pop(key, None)
 
     async def _commit(self, job: EvalJob, memory: Memory, commits: tuple[CommitRow, ...]) -> None:
         rows, uid = [await self._explained(job, item.row) for item in commits], job.metadata.uid
@@ -304,10 +322,10 @@ class JobPass:
         pods = self._pods.pods(uid)
         gone = {(pod.trial, pod.retry): pod for pod in self._pods.gone(uid).values() if pod.owner_uid == uid}
         shown = {(pod.trial, pod.retry): pod.uid for pod in pods.values()}
-        for key, (pod_uid, at) in list(memory.started.items()):
+        for key, (pod_uid, _) in list(memory.started.items()):
             # By UID: what is shown or gone may be an earlier Pod of the same name.
             seen = shown.get(key) == pod_uid or (key in gone and gone[key].uid == pod_uid)
-            if seen or now - at > EXPECTATION_SECONDS:
+            if seen:
                 del memory.started[key]
         live = {pod.uid for pod in pods.values()}
         for pod_uid, at in list(memory.deleted.items()):
@@ -347,9 +365,9 @@ class JobPass:
             RowLog(self._store, prefix, adopted=loaded.plan.adopted),
             ResultFinder(self._store, prefix, self._settings.job_key(meta.uid)),
         )
-        if named is not None:
-            await memory.rows.load()
-            await self._remember_results(memory)
+        # Also where the status names no plan yet: an earlier process may have come further than its last write.
+        await memory.rows.load()
+        await self._remember_results(memory)
         self._memories[meta.uid] = memory
         self._uids[meta.namespace, meta.name] = meta.uid
         return memory
@@ -377,15 +395,27 @@ class JobPass:
         status = self._status(body, job, memory, decided)
         if not merge_difference(body.get("status") or {}, status):
             return None
-        if not await self._send(body, memory, status):
+        if not await self._send(body, job, memory, status):
             return 0.0
         if is_terminal(status):
             self._ended(body, status)
         return None
 
-    async def _send(self, body: Raw, memory: Memory, status: Mapping[str, Any]) -> bool:
+    async def _send(self, body: Raw, job: EvalJob, memory: Memory, status: Mapping[str, Any]) -> bool:
+        """As ``StatusWriter.write``; a status that the server refuses is sent once more in its reduced form, and never holds the job up."""
         memory.status_at = self._clock.monotonic()
-        return await self._writer.write(EVALJOB, body, status)
+        try:
+            return await self._writer.write(EVALJOB, body, status)
+        except Rejected as error:
+            log.error("status refused", extra={"job": str(job.key), "reason": short(str(error), 256)})
+            if memory.is_reduced:
+                return True
+        memory.is_reduced = True
+        try:
+            return await self._writer.write(EVALJOB, body, self._status(body, job, memory, self._plan(job, memory)))
+        except Rejected as error:
+            log.error("reduced status refused", extra={"job": str(job.key), "reason": short(str(error), 256)})
+            return True
 
     def _status(self, body: Raw, job: EvalJob, memory: Memory, decided: Plan, *, degraded: State | None = None) -> dict[str, Any]:
         assert decided.progress is not None
@@ -396,7 +426,8 @@ class JobPass:
             and memory.hold.until > self._clock.now()
         ):
             degraded = State("True", Reason.FORBIDDEN, short(memory.hold.message))
-        return build_status(
+        build = partial(
+            build_status,
             self._context(body),
             job.spec,
             frozen=memory.loaded.frozen,
@@ -405,6 +436,13 @@ class JobPass:
             degraded=degraded,
             summary_key=memory.summary_key,
         )
+        try:
+            return build(reduced=memory.is_reduced)
+        except ValidationError as error:
+            # What Pods report may be stranger than our checks; the counts always fit.
+            log.error("status does not meet its own schema", extra={"job": str(job.key), "reason": short(str(error), 256)})
+            memory.is_reduced = True
+            return build(reduced=True)
 
     def _context(self, body: Raw) -> Context:
         meta = body["metadata"]
@@ -437,7 +475,7 @@ class JobPass:
         """Say what is down. Nothing is created and nothing is deleted until it is back."""
         if isinstance(error, MissingRight):
             reason = Reason.FORBIDDEN
-        elif "API server" in str(error):
+        elif isinstance(error, ApiUnavailable):
             return  # the status cannot be written either
         else:
             reason = Reason.OBJECT_STORE_UNAVAILABLE
