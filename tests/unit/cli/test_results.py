@@ -306,3 +306,111 @@ def test_rescore_and_rerun_make_jobs_over_the_old_one(seatrial: Callable[..., Ra
     assert kube.get("evaljobs", "more")["spec"] == {"taskset": "suite", "cache": {"job": "job", "rerunErrors": ["NodeLost"]}, "attempts": 3}
     assert seatrial("run", "--rerun-errors", "NodeLost", "-d", "suite").code == 2
     assert seatrial("run", "--from", "again", "--detach").code == 2
+
+
+# --- as Harbor's job directory ----------------------------------------------------------------------------------------------------------
+
+
+def stored_result(trial: str, *, cost: float | None) -> dict[str, Any]:
+    """A trial result as the verifier stores it."""
+    span = {"started_at": "2026-03-04T11:00:00Z", "finished_at": "2026-03-04T11:00:01Z"}
+    return {
+        "schema_version": 1,
+        "id": "773a0096-0000-0000-0000-000000000000",
+        "task_name": "bench/t0",
+        "trial_name": trial,
+        "trial_uri": "seatrial://evals/job/x",
+        "task_id": {"path": "bench/t0"},
+        "source": "my__set",
+        "task_checksum": "c" * 64,
+        "config": {"task": {"path": "bench/t0"}, "job_id": "00000000-0000-0000-0000-000000000000"},
+        "agent_info": {"name": "oracle", "version": "1.0.0", "model_info": {"name": "opus", "provider": "anthropic"}},
+        "agent_result": {"n_input_tokens": 10, "n_cache_tokens": None, "n_output_tokens": 5, "cost_usd": cost},
+        "verifier_result": {"rewards": {"reward": 1.0}},
+        "verifier_environment_mode": "shared",
+        "exception_info": None,
+        **span,
+        "environment_setup": span,
+        "agent_setup": None,
+        "agent_execution": span,
+        "verifier": span,
+        "step_results": None,
+        "reward_valid": True,
+        "seatrial": {"schema": 1},
+    }
+
+
+@pytest.fixture
+def exported(seatrial: Callable[..., Ran], write_job: Callable[..., Any], store: Store, tmp_path: Path) -> Path:
+    """The folder of an exported job: three trials with results, one of them scored without any, one errored."""
+    item = write_job("job", [1.0, 1.0, None])
+    prefix = job_prefix("evals", "job", item["metadata"]["uid"])
+    names = [trial.name for trial in job_of_ten().plan().trials]
+    for name, cost in ((names[0], 0.25), (names[1], 0.5)):
+        store.put(result_key(prefix, name, 0), json.dumps(stored_result(name, cost=cost)).encode())
+    ran = seatrial("artifacts", "job", "-d", str(tmp_path / "jobs"), "--layout", "harbor")
+    assert ran.code == 0, ran.err
+    return Path(ran.out.strip())
+
+
+@pytest.mark.conforms("H-121", "H-124", "H-127", "H-130", "H-131")
+def test_the_exported_job_result_has_harbors_fields_and_no_trial(exported: Path) -> None:
+    result = json.loads((exported / "result.json").read_text())
+    names = sorted(path.name for path in exported.iterdir() if path.is_dir())
+    stats = result["stats"]
+    assert set(result) == {"schema_version", "id", "started_at", "updated_at", "finished_at", "n_total_trials", "stats"}
+    assert result["finished_at"].endswith("Z")
+    assert (result["n_total_trials"], stats["n_completed_trials"], stats["n_errored_trials"], stats["n_pending_trials"]) == (10, 3, 1, 7)
+    assert {name: stats[name] for name in ("n_input_tokens", "n_cache_tokens", "n_output_tokens", "cost_usd")} == {
+        "n_input_tokens": 20,
+        "n_cache_tokens": None,
+        "n_output_tokens": 10,
+        "cost_usd": 0.75,
+    }
+    assert stats["evals"]["oracle__opus__my__set"] == {
+        "n_trials": 2,
+        "n_errors": 0,
+        "metrics": [{"mean": 1.0}],
+        "pass_at_k": {},
+        "reward_stats": {"reward": {"1.0": names[:2]}},
+        "exception_stats": {},
+    }
+    assert stats["evals"]["oracle__adhoc"]["exception_stats"] == {"RuntimeError": names[2:]}
+
+
+@pytest.mark.conforms("H-120", "H-122")
+def test_an_exported_trial_has_harbors_files(exported: Path) -> None:
+    first, _, errored = sorted(path for path in exported.iterdir() if path.is_dir())
+    assert {path.name for path in exported.iterdir() if path.is_file()} == {"config.json", "lock.json", "result.json", "job.log"}
+    assert {path.name for path in first.iterdir()} == {
+        "config.json",
+        "lock.json",
+        "result.json",
+        "trial.log",
+        "agent",
+        "verifier",
+        "artifacts",
+    }
+    assert json.loads((first / "result.json").read_text()) == {
+        key: value for key, value in stored_result(first.name, cost=0.25).items() if key != "seatrial"
+    }
+    told = json.loads((errored / "result.json").read_text())
+    assert (told["exception_info"]["exception_type"], told["verifier_result"], told["reward_valid"]) == ("RuntimeError", None, False)
+    assert told["exception_info"]["occurred_at"].endswith("Z")
+    assert "NodeLost (infrastructure)" in (errored / "exception.txt").read_text()
+
+
+@pytest.mark.conforms("H-128")
+def test_the_exported_lock_names_tasks_by_digest(exported: Path) -> None:
+    lock = json.loads((exported / "lock.json").read_text())
+    assert (lock["schema_version"], len(lock["trials"])) == (3, 3)
+    assert lock["trials"][0]["task"] == {"name": "bench/t0", "type": "local", "digest": f"sha256:{'c' * 64}"}
+    assert lock["trials"][2]["task"] == {"name": "bench/t2", "type": "local", "digest": f"sha256:{'c' * 64}"}
+    folders = sorted(path for path in exported.iterdir() if path.is_dir())
+    assert [json.loads((folder / "lock.json").read_text()) for folder in folders] == lock["trials"]
+
+
+def test_an_export_never_overwrites(seatrial: Callable[..., Ran], exported: Path) -> None:
+    ran = seatrial("artifacts", "job", "-d", str(exported.parent), "--layout", "harbor")
+    assert ran.code == 2
+    assert "is not empty" in ran.err or "exists" in ran.err
