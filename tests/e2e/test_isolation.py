@@ -124,14 +124,24 @@ def test_no_right_in_the_cluster_lets_the_operator_exec_or_read_secrets(installe
     }
 
 
-def test_containers_of_ours_meet_the_restricted_level(probed: tuple[dict[str, Any], dict[str, Any]]) -> None:
+def test_agent_and_verifier_meet_the_restricted_level(probed: tuple[dict[str, Any], dict[str, Any]]) -> None:
     pod, _ = probed
-    ours = [one for one in [*pod["spec"]["initContainers"], *pod["spec"]["containers"]] if one["name"] != "environment"]
-    assert [one["name"] for one in ours] == ["stage", "agent", "verifier"]
-    for container in ours:
-        context = container["securityContext"]
-        assert context["runAsNonRoot"] is True
-        assert context["readOnlyRootFilesystem"] is True
-        assert context["allowPrivilegeEscalation"] is False
-        assert context["capabilities"] == {"drop": ["ALL"]}
+    ours = {one["name"]: one["securityContext"] for one in pod["spec"]["containers"] if one["name"] != "environment"}
+    restricted = {
+        "runAsNonRoot": True,
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert {name: {key: context.get(key) for key in restricted} for name, context in ours.items()} == {
+        "agent": restricted,
+        "verifier": restricted,
+    }
     assert all(one["resources"]["requests"] for one in [*pod["spec"]["initContainers"], *pod["spec"]["containers"]])
+
+
+def test_stage_is_root_for_the_setuid_envd_only(probed: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    pod, _ = probed
+    (context,) = [one["securityContext"] for one in pod["spec"]["initContainers"] if one["name"] == "stage"]
+    assert context["capabilities"] == {"drop": ["ALL"], "add": ["SETGID", "SETUID"]}
+    assert (context["allowPrivilegeEscalation"], context["readOnlyRootFilesystem"]) == (False, True)
