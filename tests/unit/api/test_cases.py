@@ -56,6 +56,15 @@ def test_every_invalid_case_says_what_the_server_answers(path: Path) -> None:
     assert any(line.startswith("# server: ") for line in path.read_text().splitlines())
 
 
+@pytest.mark.conforms("N-76")
+def test_there_are_no_named_profiles_a_job_says_what_its_pods_need() -> None:
+    (item,) = documents(CASES / "valid_evaljob_minimal.yaml")
+    assert MODELS["EvalJob"].problems({**item, "spec": {**item["spec"], "profile": "default"}}) == (
+        Problem("spec.profile", "unknown field"),
+    )
+    assert MODELS["EvalJob"].problems({**item, "spec": {**item["spec"], "pod": {"nodeSelector": {"disk": "ssd"}}}}) == ()
+
+
 @pytest.mark.conforms("N-102")
 def test_exactly_one_agent_is_named() -> None:
     message = "give exactly one of name, image, command and importPath"

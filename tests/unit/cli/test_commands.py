@@ -289,6 +289,26 @@ def test_check_writes_annotations_for_github(seatrial: Callable[..., Ran], make_
     assert ran.out.startswith("::warning file=suite/one/task.toml,line=4,title=unknown-key::agent.timeout is not a key of task.toml")
 
 
+def test_check_writes_sarif_for_code_scanning(seatrial: Callable[..., Ran], make_task: MakeTask, monkeypatch: pytest.MonkeyPatch) -> None:
+    suite = make_task("one", toml="[agent]\ntimeout = 5\n").parent
+    make_task("two ü", native="bench/two", test=False)
+    monkeypatch.chdir(suite.parent)
+    ran = seatrial("check", "suite", "-o", "sarif")
+    log = json.loads(ran.out)
+    (run,) = log["runs"]
+    assert (ran.code, log["version"], run["tool"]["driver"]["name"]) == (1, "2.1.0", "seatrial check")
+    assert [rule["id"] for rule in run["tool"]["driver"]["rules"]] == ["test-script", "unknown-key"]
+    first, second = run["results"]
+    assert first == {
+        "ruleId": "unknown-key",
+        "level": "warning",
+        "message": {"text": "agent.timeout is not a key of task.toml and is ignored. write timeout_sec"},
+        "locations": [{"physicalLocation": {"artifactLocation": {"uri": "suite/one/task.toml"}, "region": {"startLine": 4}}}],
+    }
+    assert (second["ruleId"], second["level"]) == ("test-script", "error")
+    assert second["locations"] == [{"physicalLocation": {"artifactLocation": {"uri": "suite/two%20%C3%BC/tests/test.sh"}}}]
+
+
 def test_check_needs_no_cluster(seatrial: Callable[..., Ran], make_task: MakeTask, kube: Any) -> None:
     assert (seatrial("check", str(make_task("one"))).code, kube.requests) == (0, [])
 

@@ -20,6 +20,9 @@ from seatrial.sdk.cluster import Cluster
 from seatrial.sdk.difference import diff_folders, diff_tasksets
 from seatrial.sdk.garbage import unreferenced_archives
 from seatrial.sdk.pack_store import key_of
+from seatrial.sdk.registry import gather
+from seatrial.taskpkg.capture import PackageError
+from seatrial.taskpkg.dataset import RegistryDataset, RegistryTask
 
 MakeTask = Callable[..., Path]
 
@@ -174,6 +177,21 @@ def _git(folder: Path, *arguments: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
+def _repository(folder: Path) -> str:
+    """A commit with all that is in the folder; its id."""
+    _git(folder, "init", "-q")
+    _git(folder, "add", ".")
+    _git(folder, "commit", "-qm", "first")
+    return _git(folder, "rev-parse", "HEAD")
+
+
+def _gathered(suite: Path, target: Path) -> Path:
+    """The task ``tasks/one`` of the repository, as a registry's dataset brings it."""
+    task = RegistryTask(name="one", path="tasks/one", git_url=f"file://{suite}", git_commit_id=_repository(suite))
+    dataset = RegistryDataset(name="bench", version="1", description="", tasks=(task,))
+    return gather(dataset, registry=target / "registry.json", target=target / "target")
+
+
 @pytest.mark.conforms("N-172", "N-179")
 def test_a_suite_in_a_git_repository_at_a_tag_is_published_with_its_origin(
     seatrial: Callable[..., Ran], make_task: MakeTask, suite: Path, tmp_path: Path, kube: Any
@@ -212,6 +230,34 @@ def test_a_dataset_of_a_registry_is_published_each_task_at_its_commit(
     direct = seatrial("publish", str(suite / "tasks" / "one"), "--dry-run", "-o", "jsonl")
     assert (ran.code, "fetching 1 tasks of bench@1.10" in ran.err, ("tasksets", "evals", "bench") in kube.objects) == (0, True, True)
     assert json.loads(direct.out)["outcome"] == "revised"
+
+
+@pytest.mark.conforms("H-31")
+def test_only_the_tasks_folders_are_checked_out_and_their_links_become_copies(make_task: MakeTask, suite: Path, tmp_path: Path) -> None:
+    task = make_task("one", folder=suite / "tasks")
+    make_task("two", folder=suite / "tasks")
+    (task / "tests" / "run.sh").symlink_to("test.sh")
+    gathered = _gathered(suite, tmp_path)
+    run = gathered / "one" / "tests" / "run.sh"
+    assert ([path.name for path in gathered.iterdir()], run.is_symlink(), run.read_bytes()) == (
+        ["one"],
+        False,
+        (task / "tests" / "test.sh").read_bytes(),
+    )
+    checkout = tmp_path / "target" / "checkout-0" / "tasks"
+    assert [path.name for path in checkout.iterdir()] == ["one"]
+
+
+@pytest.mark.conforms("H-31")
+@pytest.mark.parametrize(("name", "target"), [("up", "../../two/task.toml"), ("root", "/etc/hostname"), ("loop", "loop"), ("self", ".")])
+def test_links_of_a_repository_that_escape_or_turn_in_circles_are_refused(
+    make_task: MakeTask, suite: Path, tmp_path: Path, name: str, target: str
+) -> None:
+    task = make_task("one", folder=suite / "tasks")
+    make_task("two", folder=suite / "tasks")
+    (task / "tests" / name).symlink_to(target)
+    with pytest.raises(PackageError, match=f"Symlink escapes task root.*tests/{name}"):
+        _gathered(suite, tmp_path)
 
 
 @pytest.mark.parametrize(

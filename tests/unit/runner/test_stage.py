@@ -200,6 +200,7 @@ def test_a_store_that_recovers_is_no_error(pod: Pod) -> None:
     assert pod.stage(sha256=sha256) == StageExit.OK
 
 
+@pytest.mark.conforms("N-74")
 def test_another_digest_is_corrupt_after_a_second_download(pod: Pod) -> None:
     pod.publish()
     assert pod.stage(sha256="0" * 64) == StageExit.ARCHIVE_CORRUPT

@@ -16,7 +16,7 @@ from seatrial.sdk import as_base_task
 from seatrial.sdk.cluster import Cluster, ClusterSettings
 from seatrial.sdk.evaluator import AsyncTasks, AsyncTasksets
 from seatrial.sdk.pack_store import key_of
-from seatrial.sdk.tasks import FieldsDifferFromPackage, NotVerified, StoredObject, TaskPublicationError, Tasks, Tasksets
+from seatrial.sdk.tasks import FieldsDifferFromPackage, NotVerified, StoredObject, TaskPublicationError, Tasks, Tasksets, tag_patch
 from seatrial.taskpkg.collection import HarborTask
 
 MakeTask = Callable[..., Path]
@@ -208,6 +208,15 @@ def test_tasks_are_found_by_what_they_are(evaluator: Evaluator, make_task: MakeT
         ["two"],
         [],
     ]
+
+
+@pytest.mark.conforms("N-200")
+def test_the_patch_that_moves_a_tag_names_it_in_one_place() -> None:
+    item = {"spec": {"tags": ["stable", "v1"], "tagPointers": {"good": "v1"}}}
+    assert tag_patch(item, ["stable"], "v1") == {"spec": {"tags": ["v1"], "tagPointers": {"stable": "v1"}}}
+    assert tag_patch(item, ["good"], None) == {"spec": {"tags": ["stable", "v1", "good"], "tagPointers": {"good": None}}}
+    assert tag_patch({"spec": {}}, ["a", "b"], "c" * 64) == {"spec": {"tagPointers": {"a": "c" * 64, "b": "c" * 64}}}
+    assert tag_patch({"spec": {}}, ["a"], None) == {"spec": {"tags": ["a"]}}
 
 
 @pytest.mark.parametrize("tag", ["latest", "a" * 64])

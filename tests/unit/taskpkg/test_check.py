@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -9,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from seatrial.taskpkg.check import CheckedTask, check_suite, check_task, check_tasks, difficulty_balance
+from seatrial.taskpkg.discover import discover
 from seatrial.taskpkg.limits import DEFAULT
+from seatrial.taskpkg.names import object_name
 from seatrial.taskpkg.native import check_native
 from seatrial.taskpkg.parse import Problem
 from seatrial.taskpkg.paths import is_safe_path
@@ -299,6 +302,52 @@ def test_tasks_that_would_become_one_object_are_refused_and_both_are_named(tmp_p
     problems = check_suite(check_tasks(sorted((tmp_path / "suite").iterdir())))
     assert [(problem.rule, problem.file) for problem in problems] == [("duplicate-id", "c"), ("object-name", "c")]
     assert problems[1].message == "'org/my_task', 'Org/My-Task' would all become the object 'org-my-task'"
+
+
+# --- oddities of suites in the wild -----------------------------------------------------------------------------------------------------
+
+
+def test_a_second_task_toml_below_environment_is_data(make_task: MakeTask) -> None:
+    task = check_task(make_task(files={"environment/app/task.toml": "[task]\nname = 3\n"}))
+    assert (task.valid, task.native_id, task.problems) == (True, "bench/hello", ())
+
+
+def test_a_whole_valid_task_inside_another_is_warned_about_and_belongs_to_it(tmp_path: Path, make_task: MakeTask) -> None:
+    outer = make_task("outer", {"task.toml": '[task]\nname = "bench/outer"\n'}, root=tmp_path / "suite")
+    make_task("inner", {"task.toml": '[task]\nname = "bench/inner"\n'}, root=outer)
+    (task,) = check_tasks(discover(tmp_path / "suite").require())
+    assert (task.native_id, task.valid, found(task)) == ("bench/outer", True, [("warning", "nested-task", "inner/task.toml")])
+
+
+def test_both_version_keys_are_accepted(make_task: MakeTask) -> None:
+    task = check_task(make_task(files={"task.toml": 'version = "1.0"\nschema_version = "1.4"\n[task]\nname = "bench/hello"\n'}))
+    assert (task.valid, [problem for problem in task.problems if problem.severity == "error"]) == (True, [])
+
+
+def test_long_names_with_one_beginning_become_unique_and_legal_object_names() -> None:
+    names = [object_name(f"org/{'x' * 300}{end}") for end in ("a", "b", "A")]
+    assert len({*names}) == 3
+    assert {name[:60] for name in names} == {f"org-{'x' * 56}"}
+    assert all(re.fullmatch(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", name) for name in names)
+    short = [object_name(f"org/{'y' * 60}{end}") for end in ("a", "b")]
+    assert short == [f"org-{'y' * 60}a", f"org-{'y' * 60}b"]
+
+
+@pytest.mark.parametrize(
+    ("native", "name"),
+    [
+        ("Org/My_Task", "org-my-task"),
+        ("a b.c", "a-b.c"),
+        ("-x-", "x"),
+        ("umlaut-ü", "umlaut"),
+        ("日本", None),
+        ("...", None),
+    ],
+)
+def test_object_names_of_odd_ids_are_legal(native: str, name: str | None) -> None:
+    made = object_name(native)
+    assert name is None or made == name
+    assert re.fullmatch(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", made)
 
 
 # --- what is not a task at all --------------------------------------------------------------------------------------------------------

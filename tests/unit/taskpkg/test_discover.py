@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from seatrial.taskpkg.collection import HarborTaskCollection, PlainTask, as_base_task, discover_harbor_tasks
+from seatrial.errors import InvalidSpec
+from seatrial.taskpkg.collection import HarborTaskCollection, PlainTask, as_base_task, discover_harbor_tasks, reload_tasks
 from seatrial.taskpkg.discover import DiscoveryError, discover, select_names
 
 MakeTask = Callable[..., Path]
@@ -220,6 +221,26 @@ def test_names_are_included_then_excluded_then_counted() -> None:
     assert select_names(["o/a", "o/b"], include=["o/*"], limit=1) == ("o/a",)
     with pytest.raises(ValueError, match="No tasks matched the filter nothing"):
         select_names(names, include=["nothing"])
+
+
+@pytest.mark.conforms("N-18")
+def test_plain_tasks_get_their_folders_back_from_the_dataset(suite: Path, make_task: MakeTask) -> None:
+    for name in ("a", "b", "c"):
+        make_task(name, {"task.toml": f'[task]\nname = "bench/{name}"\n'}, root=suite)
+    tasks = discover_harbor_tasks(suite)
+    saved = [PlainTask(id=name, intent="", inputs={}) for name in ("bench/c", "bench/a")]
+    assert reload_tasks(saved, suite) == HarborTaskCollection([tasks[2], tasks[0]])
+    with pytest.raises(InvalidSpec, match="has no task bench/x"):
+        reload_tasks([PlainTask(id="bench/x", intent="", inputs={})], suite)
+
+
+@pytest.mark.conforms("N-16")
+def test_discovered_and_plain_tasks_together_are_refused_and_the_plain_ones_named(suite: Path, make_task: MakeTask) -> None:
+    for name in ("a", "b", "c"):
+        make_task(name, named(f"bench/{name}"), root=suite)
+    tasks = discover_harbor_tasks(suite)
+    with pytest.raises(InvalidSpec, match=r"cannot be combined in one run; plain: bench/a, bench/c$"):
+        reload_tasks([as_base_task(tasks[0]), tasks[1], as_base_task(tasks[2])], suite)
 
 
 @pytest.mark.conforms("N-17")

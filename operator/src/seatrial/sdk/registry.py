@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -52,10 +53,13 @@ def gather(dataset: RegistryDataset, *, registry: Path, target: Path) -> Path:
         PackageError: a link that is refused.
     """
     checkouts: dict[tuple[str, str], Path] = {}
+    wanted: dict[tuple[str, str], list[str]] = {}
+    for task in dataset.tasks:
+        wanted.setdefault(_origin(task), []).append(task.path)
     suite = target / "suite"
     suite.mkdir(parents=True)
     for task in dataset.tasks:
-        root = registry.parent if task.git_url is None else _checkout(task, target, checkouts)
+        root = registry.parent if task.git_url is None else _checkout(task, target, checkouts, wanted[_origin(task)])
         source = _inside(root, task.path)
         folder = suite / source.name
         if folder.exists():
@@ -66,15 +70,21 @@ def gather(dataset: RegistryDataset, *, registry: Path, target: Path) -> Path:
     return suite
 
 
-def _checkout(task: RegistryTask, target: Path, known: dict[tuple[str, str], Path]) -> Path:
-    url, commit = task.git_url or "", task.git_commit_id or "HEAD"
+def _origin(task: RegistryTask) -> tuple[str, str]:
+    return task.git_url or "", task.git_commit_id or "HEAD"
+
+
+def _checkout(task: RegistryTask, target: Path, known: dict[tuple[str, str], Path], paths: Sequence[str]) -> Path:
+    """One commit without history, and of it only the folders ``paths``: datasets share large repositories."""
+    url, commit = _origin(task)
     if url.startswith("-") or commit.startswith("-"):
         raise InvalidSpec(task.name, "git_url and git_commit_id must not start with a hyphen")
     if (url, commit) not in known:
         folder = target / f"checkout-{len(known)}"
         _git("init", "--quiet", str(folder))
         _git("-C", str(folder), "remote", "add", "origin", url)
-        _git("-C", str(folder), "fetch", "--quiet", "--depth", "1", "origin", commit)
+        _git("-C", str(folder), "sparse-checkout", "set", "--cone", "--", *paths)
+        _git("-C", str(folder), "fetch", "--quiet", "--depth", "1", "--filter=blob:none", "origin", commit)
         _git("-C", str(folder), "-c", "advice.detachedHead=false", "checkout", "--quiet", "FETCH_HEAD")
         known[url, commit] = folder
     return known[url, commit]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, overload
 
+from seatrial.errors import InvalidSpec
 from seatrial.taskpkg.check import CheckedTask, check_suite, check_tasks
 from seatrial.taskpkg.discover import DiscoveryError, discover
 from seatrial.taskpkg.instruction import record_instruction
@@ -101,6 +102,23 @@ def discover_harbor_tasks(
     if errors:
         raise DiscoveryError(errors)
     return HarborTaskCollection([_task(found.root, task) for task in checked])
+
+
+def reload_tasks(tasks: Iterable[HarborTask | PlainTask], dataset_path: Path | str, *, recursive: bool = False) -> HarborTaskCollection:
+    """Plain tasks, such as those of a saved result, with their folders again, in their order; found by id in the dataset.
+
+    Raises:
+        InvalidSpec: plain and discovered tasks are mixed, or the dataset has no task of an id.
+        DiscoveryError: as ``discover_harbor_tasks``.
+    """
+    given = list(tasks)
+    plain = [task.id for task in given if isinstance(task, PlainTask)]
+    if plain and len(plain) < len(given):
+        raise InvalidSpec("tasks", f"discovered and plain tasks cannot be combined in one run; plain: {', '.join(plain)}")
+    found = {task.id: task for task in discover_harbor_tasks(dataset_path, recursive=recursive)}
+    if missing := [name for name in plain if name not in found]:
+        raise InvalidSpec("dataset_path", f"{dataset_path} has no task {', '.join(missing)}")
+    return HarborTaskCollection([found[task.id] if isinstance(task, PlainTask) else task for task in given])
 
 
 def as_base_task(task: HarborTask | PlainTask) -> PlainTask:
