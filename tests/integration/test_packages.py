@@ -165,12 +165,12 @@ async def test_ids_that_differ_only_in_case_are_refused_before_any_trial() -> No
 @pytest.mark.conforms("N-73")
 async def test_a_plan_larger_than_an_object_of_the_api_is_accepted_and_the_status_stays_small() -> None:
     async with world() as made, operator(made):
-        made.suite(20)
+        made.suite(30)
         made.fate = lambda pod: "silent"
         made.submit(attempts=1_000, concurrency=1)
         await wait_until(lambda: made.condition("PlanReady"), lambda seen: seen == ("True", "Planned"), seconds=60)
         (plan,) = [data for key, data in made.store.objects.items() if key.endswith("plan.json")]
-        assert (made.status()["plan"]["trials"], len(plan) > ETCD_BYTES) == (20_000, True)
+        assert (made.status()["plan"]["trials"], len(plan) > ETCD_BYTES) == (30_000, True)
         assert len(json.dumps(made.job())) < 8_000
 
 
