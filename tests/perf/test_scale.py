@@ -18,7 +18,8 @@ TRIALS = 1000
 TASKS = 10
 KILL_AT = (150, 450, 750)
 """Final trials at which the operator dies."""
-FIRST_DECISION_SECONDS = 30
+FIRST_DECISION_SECONDS = 60
+"""Twice what is promised: on a shared machine the start of Python alone takes seconds."""
 
 
 @pytest.fixture(scope="module")

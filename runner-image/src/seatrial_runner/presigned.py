@@ -218,6 +218,9 @@ def _refusal(answer: http.client.HTTPResponse, url: str, *, early: bool = False)
     code = found[1].decode() if found else answer.reason
     message = f"{answer.status} {code}"
     match answer.status:
+        case 404 if found is None:
+            # Not S3's own answer: a proxy or gateway that answers while the store is away.
+            return _Retry(message, sent=False)
         case 404:
             return StoreMissing(f"{_shown(url)}: {message}")
         case 412:

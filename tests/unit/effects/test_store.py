@@ -327,6 +327,7 @@ def _impatient(server: Misbehaving, *, pauses: list[float] | None = None, **opti
         pytest.param(_fault(500, "InternalError"), id="internal-error"),
         pytest.param((502, {"Content-Type": "text/html"}, b"<html>bad gateway"), id="proxy"),
         pytest.param((0, {}, b""), id="connection-closed"),
+        pytest.param((404, {}, b""), id="somebody-else-answers"),
         pytest.param(_fault(409, "ConditionalRequestConflict"), id="conflicting-writers"),
     ],
 )
@@ -334,6 +335,15 @@ def test_a_passing_fault_is_repeated_until_it_works(server: Misbehaving, answer:
     server.script = [answer, answer]
     assert _impatient(server).put_new(KEY, b"1", read_back=False) is Put.CREATED
     assert server.requests == ["PUT"] * 3
+
+
+@pytest.mark.parametrize("body", [b"", b"<html>default backend - 404</html>"], ids=["empty", "page"])
+def test_a_404_that_is_not_the_stores_own_is_never_taken_for_a_missing_key(server: Misbehaving, body: bytes) -> None:
+    server.script = [(404, {"Content-Type": "text/html"}, body)] * 20
+    with pytest.raises(Unavailable, match="something else than an S3 server"):
+        _impatient(server).get(KEY, max_bytes=1)
+    with pytest.raises(Unavailable, match="something else than an S3 server"):
+        _impatient(server).put_new(KEY, b"1")
 
 
 def test_retries_end_and_pauses_grow_with_jitter(server: Misbehaving) -> None:

@@ -515,8 +515,13 @@ class Store:
             )
         if status in {401, 403}:
             return Forbidden(f"the S3 credentials may not {verb} {name}: grant the right or use others ({said})")
-        if code in _MISSING or (status == 404 and not code):
+        if code in _MISSING:
             return NotFound(f"{name} does not exist")
+        if status == 404 and not code:
+            # A proxy or gateway that answers while the store is away. Believed, it would make stored results vanish; and a connection to it
+            # that is kept alive would go on answering when the store is back.
+            self._http.clear()
+            return Unavailable(f"something else than an S3 server answered for {self.settings.endpoint} ({said})")
         if status == 501:
             return StoreMisconfigured(
                 f"{self.settings.endpoint} cannot do what is asked of it ({said}): use a server with conditional writes"
