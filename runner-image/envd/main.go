@@ -51,8 +51,7 @@ func main() {
 
 func run(argv []string) int {
 	if len(argv) > 0 && filepath.Base(argv[0]) == "seatrial-env" {
-		fmt.Fprintln(os.Stderr, "seatrial-env: running commands from the user's own agent image is not part of this version; use agent.command or agent.name")
-		return 2
+		return runClient(argv[1:])
 	}
 	if len(argv) == 2 && argv[1] == "--version" {
 		fmt.Println("envd", version, "protocol", protocolVersion, runtime.GOOS+"/"+runtime.GOARCH)

@@ -386,3 +386,42 @@ def test_endings(cases: Finished, task: str, expected: tuple[float | None, str |
 
 def test_the_output_of_tests_that_timed_out_is_kept(cases: Finished) -> None:
     assert cases.logs("tests-late")["verifier/test-stdout.txt"] == b"begun\n"
+
+
+# --- the user's own agent ------------------------------------------------------------------------------------------------------------
+
+AGENT = """
+set -e
+cp "$SEATRIAL_INSTRUCTION_FILE" /tmp/instruction
+test "$SEATRIAL_MODEL" = mine/model
+test "$API_KEY" = s3cret-value
+"$SEATRIAL_ENV" exec -c 'test -z "$API_KEY" && pwd && echo Hello > /app/made'
+"$SEATRIAL_ENV" put /tmp/instruction /app/instruction
+"$SEATRIAL_ENV" get /app/made /tmp/back
+cat /tmp/back
+echo '{"n_input_tokens": 12, "cost_usd": 0.5}' > "$SEATRIAL_RESULT_FILE"
+echo "$API_KEY" > "$SEATRIAL_LOGS/leak.txt"
+"""
+
+
+def test_an_agent_image_works_through_its_client_and_its_exit_code_counts(life: Cluster, tmp_path: Path) -> None:
+    life.apply(
+        {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {"name": "agent-key", "namespace": NAMESPACE},
+            "stringData": {"k": "s3cret-value"},
+        }
+    )
+    case(tmp_path, "imaged", test='[ "$(cat /app/made /app/instruction)" = "Hello\nCase imaged." ] && echo 1 > /logs/verifier/reward.txt')
+    agent = {
+        "image": "seatrial.local/smoke/hello-pass:dev",
+        "args": ["sh", "-c", f"{AGENT}\nexit 4"],
+        "model": "mine/model",
+        "envSecrets": {"API_KEY": {"name": "agent-key", "key": "k"}},
+    }
+    finished = run_job(life, tmp_path, "imaged", agent=agent)
+    assert finished["imaged"] == (1.0, "NonZeroAgentExitCodeError")
+    result = finished.result("imaged")
+    assert (result["agent_result"]["n_input_tokens"], result["agent_result"]["cost_usd"]) == (12, 0.5)
+    assert finished.logs("imaged")["agent/leak.txt"] == b"[REDACTED]\n"

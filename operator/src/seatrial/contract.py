@@ -19,6 +19,8 @@ STAGE: Final = "stage"
 ENVIRONMENT: Final = "environment"
 AGENT: Final = "agent"
 VERIFIER: Final = "verifier"
+AGENT_IMAGE: Final = "agent-image"
+"""The user's own container beside ``agent``, which drives the environment for it."""
 
 AGENT_UID: Final = 10001
 VERIFIER_UID: Final = 10002
@@ -28,6 +30,8 @@ STAGE_UID: Final = VERIFIER_UID
 BIN_DIR: Final = "/seatrial/bin"
 CTL_DIR: Final = "/seatrial/ctl"
 RUN_DIR: Final = "/seatrial/run"
+DESK_DIR: Final = "/seatrial/desk"
+"""Shared by ``agent`` and ``agent-image``: the socket of ``seatrial-env`` and the lock that says that the image's container lives."""
 TASK_DIR: Final = "/seatrial/task"
 """The agent sees the folder ``agent`` of the task volume here, the verifier the folder ``verifier``, stage the whole volume."""
 
@@ -57,11 +61,22 @@ AGENT_RESULT_FILE: Final = "agent-result.json"
 """What a separate verifier's Pod gets of the Pod where the agent ran; in the verifier's task folder."""
 
 LOGS_AGENT: Final = "/logs/agent"
+USAGE_FILE: Final = "result.json"
+"""In ``/logs/agent``: tokens and cost, as an agent reports them."""
+TRAJECTORY_FILE: Final = "trajectory.json"
 LOGS_VERIFIER: Final = "/logs/verifier"
 LOGS_ARTIFACTS: Final = "/logs/artifacts"
 
 # --- environment variables of our own containers; never of the task's ---------------------------------------------------------------
 
+VAR_AGENT_INSTRUCTION: Final = "SEATRIAL_INSTRUCTION_FILE"
+VAR_AGENT_CLIENT: Final = "SEATRIAL_ENV"
+VAR_AGENT_MODEL: Final = "SEATRIAL_MODEL"
+VAR_AGENT_KWARGS: Final = "SEATRIAL_KWARGS"
+VAR_AGENT_LOGS: Final = "SEATRIAL_LOGS"
+VAR_AGENT_USAGE: Final = "SEATRIAL_RESULT_FILE"
+VAR_AGENT_TRAJECTORY: Final = "SEATRIAL_TRAJECTORY_FILE"
+"""What an agent image is told; see docs/agent-images.md."""
 VAR_INPUT: Final = "SEATRIAL_INPUT"
 VAR_ARCHIVE_URL: Final = "SEATRIAL_ARCHIVE_URL"
 VAR_ARCHIVE_SHA256: Final = "SEATRIAL_ARCHIVE_SHA256"

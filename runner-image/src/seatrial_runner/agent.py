@@ -21,7 +21,7 @@ from seatrial_runner.connect import Connection, channel_fault
 from seatrial_runner.ends import hold_lock, write_end
 from seatrial_runner.faults import Fault, interrupted, print_traceback, runner_crashed
 from seatrial_runner.paths import Paths
-from seatrial_runner.prepare import begin_step, chunks, has_member, prepare, read_bytes, set_up_step, wait_healthy
+from seatrial_runner.prepare import begin_step, chunks, has_member, prepare, read_bytes, set_up_step, wait_healthy, workdir_of
 from seatrial_runner.redact import Redactor, send_secrets
 from seatrial_runner.steps import step_path, wait_for_answer
 from seatrial_runner.stop import Stop
@@ -33,6 +33,7 @@ INSTRUCTION_BYTES: Final = 100 * 1024
 # All containers of a Pod start together, but the verifier's image may still be on its way.
 _HANDOVER_SECONDS: Final = 120.0
 _TAIL_BYTES: Final = 2000
+_LOOK_SECONDS: Final = 0.1
 
 NO_RESULT: Final = {
     "n_input_tokens": None,
@@ -299,6 +300,22 @@ def run_command(given: Run) -> int | None:
     return 0
 
 
+def run_image(given: Run) -> int | None:
+    """Serve the client of the user's own container until that ends; its exit code is the operator's to see."""
+    from seatrial_runner.desk import Desk, is_alive
+
+    trial, paths, channel = given.trial, given.paths, given.channel
+    channel.put_bytes(read_bytes(given.instruction), f"{paths.logs_agent}/{INSTRUCTION_FILE}")
+    desk = Desk(paths.desk, channel, workdir=workdir_of(channel, trial), user=given.user)
+    try:
+        while is_alive(paths.desk) is not False:
+            given.watcher.look()
+            given.watcher.stop.sleep(_LOOK_SECONDS)
+    finally:
+        desk.close()
+    return None
+
+
 class _ExitCode(Fault):
     def __init__(self, code: int, message: str) -> None:
         super().__init__("NonZeroAgentExitCodeError", "agent", message)
@@ -326,4 +343,9 @@ def _execution_of(trial: TrialInput) -> Callable[[Run], int | None]:
     return execution
 
 
-_EXECUTIONS: Final[Mapping[str, Callable[[Run], int | None]]] = {"oracle": run_oracle, "nop": run_nop, "command": run_command}
+_EXECUTIONS: Final[Mapping[str, Callable[[Run], int | None]]] = {
+    "oracle": run_oracle,
+    "nop": run_nop,
+    "command": run_command,
+    "image": run_image,
+}

@@ -19,6 +19,7 @@ class Paths(NamedTuple):
     verifier_socket: str = contract.VERIFIER_SOCKET
     tools: str = "/opt/seatrial/bin"
     """Where the runner image carries envd and seatrial-env."""
+    desk: str = contract.DESK_DIR
     termination_log: str = "/dev/termination-log"
     scratch: str = "/tmp"
     # In the environment; the two kinds of logs are mounted at the same paths in the verifier.

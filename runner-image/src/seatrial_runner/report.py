@@ -29,6 +29,8 @@ class Report:
         """The test script was to be run."""
         self.is_handed_over = False
         """The agent is done and a separate verifier comes next."""
+        self.trajectory: str | None = None
+        """``valid``, or what is wrong with the agent's trajectory; None without one."""
         self.tampered = False
         self.leftover_processes = 0
 

@@ -79,6 +79,7 @@ def build_result(trial: TrialInput, report: Report, steps: Sequence[Report], evi
             "leftover_processes": max(item.leftover_processes for item in reports),
             "reward_components": rewards.components if rewards is not None else None,
             "rejected_reward_keys": list(rewards.rejected_keys) if rewards is not None else [],
+            "trajectory": next((item.trajectory for item in reports if item.trajectory is not None), None),
             "truncated": list(evidence.truncated),
             "logs_sha256": evidence.logs_sha256,
             "logs_error": evidence.error,

@@ -165,6 +165,7 @@ def _run_steps(session: Session, report: Report, steps: list[Report], logs: Bina
 def _keep_and_grade(session: Session, report: Report, keeper: Keeper, grading: Grading, channel: Channel | None, *, grade: bool) -> None:
     if channel is not None:
         run_collect_hooks(channel, grading, session.trial, session.stop)
+        _take_usage(session, channel, report)
     keeper.before_tests(grading)
     if grade and channel is not None:
         report.graded = True
@@ -172,6 +173,17 @@ def _keep_and_grade(session: Session, report: Report, keeper: Keeper, grading: G
         with report.phase("verifier"):
             verify(channel, grading, trial=session.trial, paths=session.paths, sources=sources, stop=session.stop, report=report)
     keeper.after_tests(grading)
+
+
+def _take_usage(session: Session, channel: Channel, report: Report) -> None:
+    """Tokens and cost; the solution of a task and an agent that does nothing have none."""
+    if report.agent_result is None or session.trial["agent"]["kind"] in ("oracle", "nop"):
+        return
+    from seatrial_runner.usage import read_usage
+
+    found = read_usage(channel, session.paths.logs_agent)
+    report.agent_result = {**report.agent_result, **found.figures}
+    report.trajectory = found.trajectory
 
 
 # --- the agent's end -----------------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from seatrial.contract import Cause
-from seatrial_runner.channel import Channel, ChannelError, EnvdError, ExitStatus, RunningExec
+from seatrial_runner.channel import Channel, ChannelError, EnvdError, EnvironmentExited, ExitStatus, RunningExec
 from seatrial_runner.clock import Deadline, Timer
 from seatrial_runner.faults import interrupted, storage_limit
 from seatrial_runner.stop import Stop
@@ -48,6 +48,17 @@ class Watcher:
             raise interrupted(self._doing)
         if self.deadline.passed:
             raise TimedOut
+
+    def look(self) -> None:
+        """To be called while something runs that is not ours.
+
+        Raises:
+            TimedOut, Fault: as from ``check``; a volume is nearly full. ChannelError: the environment failed.
+        """
+        self.check()
+        if self.channel.closed:
+            raise EnvironmentExited("the environment exited")
+        self._check_volumes()
 
     def run(
         self,

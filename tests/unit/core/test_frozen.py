@@ -49,7 +49,6 @@ def test_what_may_change_later_is_not_frozen() -> None:
             make_job().tasks(make_task("a/X", ref="e/one#d"), make_task("a/x", ref="e/two#d")), Reason.DUPLICATE_TASK_ID, id="same id"
         ),
         pytest.param(make_job().spec(agent={"name": "claude-code"}), Reason.UNSUPPORTED_AGENT, id="agent by another name"),
-        pytest.param(make_job().spec(agent={"image": "x:1"}), Reason.UNSUPPORTED_AGENT, id="agent image"),
         pytest.param(make_job().spec(agent={"importPath": "a:B"}), Reason.UNSUPPORTED_AGENT, id="agent class"),
         pytest.param(make_job().spec(agent={"name": "oracle", "skills": ["/s"]}), Reason.UNSUPPORTED_AGENT, id="skills"),
         pytest.param(
@@ -112,3 +111,10 @@ def test_a_plan_that_cannot_be_read_is_corrupt(data: bytes) -> None:
     with pytest.raises(PlanRefused) as caught:
         decode_plan(data)
     assert caught.value.reason is Reason.PLAN_CORRUPT
+
+
+def test_a_task_with_steps_is_refused_for_an_agent_image() -> None:
+    task = make_task(toml={"steps": [{"name": "one"}]})
+    refusal = make_job().tasks(task).spec(agent={"image": "x:1"}).plan().tasks[0].refusal
+    assert refusal is not None
+    assert "use spec.agent.command" in refusal.message

@@ -389,3 +389,27 @@ def test_where_a_separate_verifier_runs(verifier: dict[str, Any], image: str, is
     place = separate_place(make_task(toml={"environment": {"cpus": 4}, "verifier": verifier}))
     assert place is not None
     assert (place.image, place.is_bundled, place.section.cpus) == (image, is_bundled, cpus)
+
+
+def test_the_users_agent_image_sees_the_desk_and_nothing_of_the_verifier() -> None:
+    agent = {"image": "registry.example/agent:1", "args": ["--fast"], "kwargs": {"b": 1, "a": "$(X)"}, "env": {"MODE": "x"}}
+    job = make_job().spec(agent={**agent, "envSecrets": {"API_KEY": {"name": "keys", "key": "k"}}})
+    pod = pod_of(job)
+    image = container(pod, "agent-image")
+    assert (image["image"], image["args"]) == ("registry.example/agent:1", ["--fast"])
+    assert image["lifecycle"] == {"postStart": {"exec": {"command": ["/seatrial/bin/seatrial-env", "hold"]}}}
+    assert mounts(pod, "agent-image") == {
+        "/seatrial/bin": "bin ro",
+        "/seatrial/desk": "desk",
+        "/seatrial/task": "task/agent ro",
+        "/logs/agent": "logs-agent",
+        "/tmp": "tmp-image",
+    }
+    told = variables(pod, "agent-image")
+    assert (told["SEATRIAL_ENV"], told["SEATRIAL_KWARGS"], told["MODE"]) == ("/seatrial/bin/seatrial-env", '{"a": "$$(X)", "b": 1}', "x")
+    assert told["API_KEY"] == {"secretKeyRef": {"name": "keys", "key": "k"}}
+    holders = [item["name"] for item in pod["spec"]["containers"] if "API_KEY" in str(item["env"])]
+    assert holders == ["agent", "agent-image"]
+    assert image["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert "desk" in mounts(pod, "agent").values()
+    assert "desk" not in mounts(pod, "environment").values()

@@ -487,3 +487,17 @@ def test_a_reward_that_no_float_can_hold_is_no_verdict(number: str) -> None:
     text = write_verdict(a_verdict(rewards={"reward": 0.25})).decode().replace("0.25", number)
     with pytest.raises(ContractBroken, match="finite"):
         read_verdict(text)
+
+
+@pytest.mark.conforms("H-66")
+@pytest.mark.parametrize(("code", "error"), [(0, None), (3, "NonZeroAgentExitCodeError")])
+def test_the_exit_code_of_an_agent_image_is_graded_and_named(code: int, error: str | None) -> None:
+    state = look(make_pod().verdict({"reward": 1.0}).terminated("agent-image", code))
+    assert isinstance(state, Judgement)
+    assert (state.rewards, state.valid, state.error and state.error.type) == ({"reward": 1.0}, True, error)
+
+
+def test_an_agent_image_that_ends_before_it_began_is_noticed() -> None:
+    pod = make_pod().running().terminated("agent-image", 1)
+    assert isinstance(look(pod), Waiting)
+    assert reason_of(look(pod, later=LIMITS.exited, found=NOTHING_STORED)) == Reason.CONTAINER_START_ERROR

@@ -234,6 +234,7 @@ class Pod:
             logs_artifacts=str(self.logs / "artifacts"),
             tests=str(self.tests),
             solution=str(self.root / "env/solution"),
+            desk=str(self.root / "desk"),
         )
 
     def write_task(self) -> Path:
@@ -372,7 +373,7 @@ def make_pod(envd: Path, object_store: ObjectStore) -> Iterator[Pod]:
     """A Pod whose task the oracle passes."""
     # NB: not tmp_path: the path of a unix socket has at most 107 bytes.
     root = Path(tempfile.mkdtemp(prefix="pod-"))
-    for name in ("bin", "ctl", "run", "task", "tools", "tmp", "env/app", "env/logs"):
+    for name in ("bin", "ctl", "run", "task", "tools", "tmp", "desk", "env/app", "env/logs"):
         (root / name).mkdir(parents=True)
     made = Pod(root, envd, object_store, make_input(), files=dict(PASSING))
     yield made

@@ -114,7 +114,7 @@ def build_plan(
     chosen = select([task.id for task in members], include=spec.select.include, exclude=spec.select.exclude, limit=spec.select.limit)
     if not chosen:
         raise PlanRefused(Reason.NOTHING_SELECTED, f"spec.select leaves none of {len(members)} tasks: change include, exclude or limit")
-    tasks = tuple(refuse_task(members[index]) for index in chosen)
+    tasks = tuple(_refuse_for_agent(refuse_task(members[index]), spec.agent) for index in chosen)
     seen: dict[str, str] = {}
     for task in tasks:
         if (other := seen.setdefault(task.id.casefold(), task.ref)) != task.ref:
@@ -163,8 +163,8 @@ def refuse_unsupported(spec: EvalJobSpec) -> None:
         if (why := unknown_score(gate.score, spec)) is not None:
             raise PlanRefused(Reason.UNKNOWN_SCORE, f"spec.thresholds: nothing can produce {why}")
     agent = spec.agent
-    if agent.kind in ("image", "importPath"):
-        raise PlanRefused(Reason.UNSUPPORTED_AGENT, f"spec.agent.{agent.kind} is not supported by this version; use name or command")
+    if agent.kind == "importPath":
+        raise PlanRefused(Reason.UNSUPPORTED_AGENT, "spec.agent.importPath is not supported by this version; use name, command or image")
     if agent.name is not None and agent.name not in RUNNER_AGENTS:
         known = ", ".join(RUNNER_AGENTS)
         message = f"spec.agent.name {agent.name!r} is not carried by the runner image; use {known} or command"
@@ -177,6 +177,13 @@ def refuse_task(task: PlannedTask) -> PlannedTask:
     """``task``, with a refusal if a feature that it asks for is missing here: errored by name, never scored wrongly."""
     message = _unsupported(task)
     return task if message is None else replace(task, refusal=Refusal(Reason.UNSUPPORTED_TASK, f"task {task.id}: {message}"))
+
+
+def _refuse_for_agent(task: PlannedTask, agent: AgentSpec) -> PlannedTask:
+    if agent.image is None or not task.config.is_multi_step or task.refusal is not None:
+        return task
+    message = f"task {task.id}: [[steps]] with spec.agent.image is not supported by this version; use spec.agent.command"
+    return replace(task, refusal=Refusal(Reason.UNSUPPORTED_TASK, message))
 
 
 def _unsupported(task: PlannedTask) -> str | None:

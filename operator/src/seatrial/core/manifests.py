@@ -7,6 +7,7 @@ Three rules that must hold whatever a task says: the environment gets no presign
 from __future__ import annotations
 
 import copy
+import json
 from typing import Any, Final, NamedTuple
 
 from seatrial import contract
@@ -127,6 +128,8 @@ def build_trial_pod(
     """
     task = plan.tasks[trial.task]
     containers = [_environment(task, spec, settings), _agent(task, spec, settings), _verifier(task, spec, urls, secret, settings)]
+    if spec.agent.image is not None:
+        containers.append(_agent_image(spec, settings))
     stage = _stage(task, urls, encoded_input, settings)
     network = network_of(task.config.baseline_policy()) or "none"
     return _pod(plan, spec, trial, [stage, *containers], retry=retry, settings=settings, role=ROLE_TRIAL, network=network)
@@ -301,11 +304,9 @@ def _environment(task: PlannedTask, spec: EvalJobSpec, settings: PodSettings, pl
 
 
 def _agent(task: PlannedTask, spec: EvalJobSpec, settings: PodSettings) -> dict[str, Any]:
+    desk = [_mount("desk", contract.DESK_DIR)] if spec.agent.image is not None else []
     solving = needed_refs(solution_env(task, spec), environment_sources(spec), where=f"[solution.env] of task {task.id}")
-    env: list[dict[str, Any]] = [{"name": name, "value": escape(value)} for name, value in sorted(spec.agent.env.items())]
-    env += [
-        {"name": name, "valueFrom": value_from(SecretSource("secretKeyRef", ref))} for name, ref in sorted(spec.agent.env_secrets.items())
-    ]
+    env = _agent_env(spec)
     return _runner_container(
         contract.AGENT,
         contract.AGENT_UID,
@@ -318,9 +319,46 @@ def _agent(task: PlannedTask, spec: EvalJobSpec, settings: PodSettings) -> dict[
             _mount("task", contract.TASK_DIR, read_only=True, sub_path="agent"),
             _mount("run", contract.RUN_DIR),
             _mount("logs-agent", contract.LOGS_AGENT),
+            *desk,
         ],
         tmp="tmp-agent",
     )
+
+
+def _agent_env(spec: EvalJobSpec) -> list[dict[str, Any]]:
+    env: list[dict[str, Any]] = [{"name": name, "value": escape(value)} for name, value in sorted(spec.agent.env.items())]
+    secrets = sorted(spec.agent.env_secrets.items())
+    return env + [{"name": name, "valueFrom": value_from(SecretSource("secretKeyRef", ref))} for name, ref in secrets]
+
+
+def _agent_image(spec: EvalJobSpec, settings: PodSettings) -> dict[str, Any]:
+    """The user's own agent. Our ``agent`` container beside it prepares the environment and does what its client asks."""
+    told = {
+        contract.VAR_AGENT_CLIENT: f"{contract.BIN_DIR}/seatrial-env",
+        contract.VAR_AGENT_INSTRUCTION: f"{contract.TASK_DIR}/{contract.INSTRUCTION_FILE}",
+        contract.VAR_AGENT_KWARGS: json.dumps(dict(spec.agent.kwargs), sort_keys=True),
+        contract.VAR_AGENT_LOGS: contract.LOGS_AGENT,
+        contract.VAR_AGENT_MODEL: spec.agent.model or "",
+        contract.VAR_AGENT_TRAJECTORY: f"{contract.LOGS_AGENT}/{contract.TRAJECTORY_FILE}",
+        contract.VAR_AGENT_USAGE: f"{contract.LOGS_AGENT}/{contract.USAGE_FILE}",
+        "HOME": "/tmp",
+    }
+    mounts = [
+        _mount("bin", contract.BIN_DIR, read_only=True),
+        _mount("desk", contract.DESK_DIR),
+        _mount("task", contract.TASK_DIR, read_only=True, sub_path="agent"),
+        _mount("logs-agent", contract.LOGS_AGENT),
+    ]
+    container = _runner_container(contract.AGENT_IMAGE, contract.AGENT_UID, settings, env=_agent_env(spec), mounts=mounts, tmp="tmp-image")
+    container["image"] = mirrored(spec.agent.image or "", settings.image_prefix)
+    container["imagePullPolicy"] = settings.image_pull_policy
+    container["args"] = list(spec.agent.args)
+    container["env"] = [{"name": name, "value": escape(value)} for name, value in told.items()] + container["env"]
+    container["securityContext"]["readOnlyRootFilesystem"] = False
+    # What a model's client needs is the user's to say; only the node's memory bounds it.
+    del container["resources"]["limits"]
+    container["lifecycle"] = {"postStart": {"exec": {"command": [f"{contract.BIN_DIR}/seatrial-env", "hold"]}}}
+    return container
 
 
 def _verifier(task: PlannedTask, spec: EvalJobSpec, urls: Urls, secret: str, settings: PodSettings) -> dict[str, Any]:
@@ -421,6 +459,8 @@ def _volumes(settings: PodSettings) -> list[dict[str, Any]]:
         "logs-artifacts": settings.logs_volume,
         "tmp-agent": settings.tmp_volume,
         "tmp-verifier": settings.tmp_volume,
+        "tmp-image": settings.tmp_volume,
+        "desk": "16Mi",
     }
     volumes: list[dict[str, Any]] = [{"name": name, "emptyDir": {"sizeLimit": size}} for name, size in sizes.items()]
     if settings.ca_config_map:

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 from seatrial.api.reasons import Reason
 from seatrial.contract import (
     AGENT,
+    AGENT_IMAGE,
     CAUSES,
     ENVIRONMENT,
     ERROR_MESSAGE_CHARS,
@@ -151,7 +152,7 @@ def derive(
             return Unclear(missing)
         return judge(found.verdict, overrides) if found.verdict is not None else missing
     if verdict is not None and not _is_stopped(verdict):
-        return judge(verdict, overrides)
+        return judge(_with_exit_of_image(verdict, pod), overrides)
 
     state: Judgement | Waiting | None = _stage_failure(pod) or _pod_failure(pod, gone=gone) or _start_failure(pod)
     if state is None:
@@ -268,6 +269,17 @@ def _verdict(pod: PodView, *, trial: str, retry: int) -> tuple[Verdict | None, s
     if (verdict.trial, verdict.retry) != (trial, retry):
         return None, "the verdict belongs to another trial or retry"
     return verdict, ""
+
+
+def _with_exit_of_image(verdict: Verdict, pod: PodView) -> Verdict:
+    """The exit code of the user's own agent container is seen by nobody in the Pod; one other than 0 is the agent's error."""
+    image, verifier = pod.container(AGENT_IMAGE), pod.container(VERIFIER)
+    if verdict.error is not None or image is None or image.phase != "terminated" or not image.exit_code:
+        return verdict
+    if image.finished_at and verifier is not None and verifier.finished_at and image.finished_at > verifier.finished_at:
+        return verdict  # it was ended with the Pod
+    message = f"the agent's container ended with exit code {image.exit_code}"
+    return verdict._replace(error=ErrorInfo(type="NonZeroAgentExitCodeError", cause="agent", message=message))
 
 
 def _is_stopped(verdict: Verdict) -> bool:
@@ -469,6 +481,11 @@ def _after(
 def _environment_exited(pod: PodView, *, now: datetime, limits: Limits) -> Judgement | Waiting | None:
     """The environment's container ended while the verifier's runs. Where envd had connected the verifier knows, and ends soon."""
     environment, verifier = pod.container(ENVIRONMENT), pod.container(VERIFIER)
+    image, agent = pod.container(AGENT_IMAGE), pod.container(AGENT)
+    if image is not None and image.phase == "terminated" and agent is not None and agent.phase == "running" and not pod.deleting:
+        text = f"container {AGENT_IMAGE} ended with exit code {image.exit_code} before it had begun to work"
+        judgement = failure(Reason.CONTAINER_START_ERROR, text, budget=Budget.NONE)
+        return _after(image.finished_at, limits.exited, now=now, reason=Reason.CONTAINER_START_ERROR, message=text, judgement=judgement)
     if environment is None or environment.phase != "terminated" or verifier is None or verifier.phase != "running" or pod.deleting:
         return None
     started, finished = environment.started_at, environment.finished_at

@@ -6,9 +6,9 @@ Why here and not in the runner: the runner trusts its input, and the operator is
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
-from seatrial.api.evaljob import ArtifactSpec, EvalJobSpec, KeyRef
+from seatrial.api.evaljob import AgentSpec, ArtifactSpec, EvalJobSpec, KeyRef
 from seatrial.contract import (
     VAR_TEMPLATE_PREFIX,
     AgentInput,
@@ -235,7 +235,7 @@ def build_input(
         task=TaskRef(name=task.id, checksum=task.checksum, source=_taskset_name(plan.taskset)),
         image=place.image,
         agent=AgentInput(
-            kind="command" if spec.agent.command is not None else "nop" if spec.agent.name == "nop" else "oracle",
+            kind=_agent_kind(spec.agent),
             name=agent_name(spec.agent),
             version=agent_version,
             command=spec.agent.command,
@@ -273,6 +273,14 @@ def build_input(
         given["steps"] = [_step(task, spec, step) for step in config.steps]
         given["reward_strategy"] = config.reward_strategy().value
     return given
+
+
+def _agent_kind(agent: AgentSpec) -> Literal["oracle", "nop", "command", "image"]:
+    if agent.image is not None:
+        return "image"
+    if agent.command is not None:
+        return "command"
+    return "nop" if agent.name == "nop" else "oracle"
 
 
 def step_timeouts(task: PlannedTask, spec: EvalJobSpec, step: StepSection) -> tuple[float | None, float]:

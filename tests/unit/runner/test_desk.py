@@ -1,0 +1,144 @@
+"""The user's own agent container: the client ``seatrial-env`` as a real process, against a real runner and a real envd."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from seatrial_runner.desk import LOCK, is_alive
+
+from .conftest import wait_until
+
+if TYPE_CHECKING:
+    from .conftest import Outcome, Pod
+
+
+class Image:
+    """The user's container: it holds its lock until its part is over."""
+
+    def __init__(self, pod: Pod) -> None:
+        self.pod = pod
+        self.client = pod.root / "bin/seatrial-env"
+
+    def start(self, *arguments: str, **options: object) -> subprocess.Popen[bytes]:
+        environ = {**os.environ, "SEATRIAL_DESK": str(self.pod.root / "desk")}
+        command = [str(self.client), *arguments]
+        return subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)  # type: ignore[call-overload,no-any-return]
+
+    def __call__(self, *arguments: str, given: bytes | None = None) -> tuple[int, bytes, bytes]:
+        """Exit code, output and errors of one call."""
+        process = self.start(*arguments, stdin=subprocess.PIPE if given is not None else subprocess.DEVNULL)
+        out, err = process.communicate(given, timeout=20)
+        return process.returncode, out, err
+
+
+def run_with(pod: Pod, part: Callable[[Image], None]) -> Outcome:
+    pod.trial["agent"] |= {"kind": "image", "name": "registry/agent:1"}
+    (pod.root / "tools/seatrial-env").write_bytes(pod.envd.read_bytes())
+    failures: list[BaseException] = []
+
+    def live() -> None:
+        with open(pod.root / "desk" / LOCK, "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            try:
+                wait_until(lambda: os.access(pod.root / "bin/seatrial-env", os.X_OK))
+                part(Image(pod))
+            except BaseException as error:  # noqa: BLE001 - told by the test's own thread
+                failures.append(error)
+
+    thread = threading.Thread(target=live)
+    thread.start()
+    outcome = pod.run()
+    thread.join(20)
+    if failures:
+        raise failures[0]
+    return outcome
+
+
+def test_commands_and_files_go_through_the_desk_and_the_work_is_graded(pod: Pod, tmp_path: Path) -> None:
+    (tmp_path / "up/sub").mkdir(parents=True)
+    (tmp_path / "up/sub/tool.sh").write_text("#!/bin/sh\necho tool\n")
+    (tmp_path / "up/sub/tool.sh").chmod(0o755)
+    (tmp_path / "up/link").symlink_to("sub/tool.sh")
+
+    def work(env: Image) -> None:
+        assert env("wait") == (0, b"", b"")
+        assert env("exec", "--", "sh", "-c", "echo out; echo err >&2; exit 3") == (3, b"out\n", b"err\n")
+        assert env("exec", "-e", "A=1 2", "-w", "/", "-c", 'echo "$A $PWD"') == (0, b"1 2 /\n", b"")
+        assert env("exec", "-i", "--", "tr", "a-z", "A-Z", given=b"x" * 300_000) == (0, b"X" * 300_000, b"")
+        assert env("put", str(tmp_path / "up"), "tools") == (0, b"", b"")
+        assert env("exec", "-c", "tools/link") == (0, b"tool\n", b"")
+        assert env("put", str(tmp_path / "up/sub/tool.sh"), f"{pod.app}/renamed")[0] == 0
+        assert env("get", "tools", str(tmp_path / "down")) == (0, b"", b"")
+        assert env("get", f"{pod.app}/renamed", str(tmp_path / "one")) == (0, b"", b"")
+        assert env("exec", "-t", "0.2", "--", "sleep", "30")[0] == 124
+        assert env("exec", "--", "no-such-program")[0] == 125
+        assert env("get", "/no/such/file", str(tmp_path / "none"))[0] == 125
+        assert env("exec", "-c", f"echo Hello > {pod.app}/hello.txt")[0] == 0
+
+    outcome = run_with(pod, work)
+    assert (outcome.verdict.rewards, outcome.error) == ({"reward": 1.0}, None)
+    assert outcome.logs["agent/instruction.md"] == b"Say hello.\n"
+    assert (tmp_path / "down/sub/tool.sh").stat().st_mode & 0o111
+    assert os.readlink(tmp_path / "down/link") == "sub/tool.sh"
+    assert (tmp_path / "one").read_text() == "#!/bin/sh\necho tool\n"
+
+
+def test_a_client_that_is_killed_takes_its_command_along(pod: Pod) -> None:
+    def work(env: Image) -> None:
+        process = env.start("exec", "-c", f"echo $$ > {pod.app}/pid; exec sleep 300")
+        wait_until(lambda: (pod.app / "pid").exists() and (pod.app / "pid").read_text().strip())
+        pid = int((pod.app / "pid").read_text())
+        process.kill()
+        process.communicate()
+        wait_until(lambda: not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text().split()[2])
+
+    run_with(pod, work)
+
+
+@pytest.mark.conforms("H-65")
+def test_an_agent_image_that_works_too_long_is_timed_out_and_graded(pod: Pod) -> None:
+    pod.trial["timeouts"]["agent"] = 1.0
+    codes: list[int] = []
+
+    def work(env: Image) -> None:
+        env("exec", "-c", f"echo Hello > {pod.app}/hello.txt")
+        codes.append(env("exec", "--", "sleep", "300")[0])
+
+    outcome = run_with(pod, work)
+    assert (outcome.verdict.rewards, outcome.error, codes) == ({"reward": 1.0}, "AgentTimeoutError", [125])
+
+
+def test_what_an_environment_sends_lands_below_the_folder_that_was_asked_for(pod: Pod, tmp_path: Path) -> None:
+    def work(env: Image) -> None:
+        env("exec", "-c", f"mkdir -p {pod.app}/evil; ln -s /tmp {pod.app}/evil/out; ln -s {tmp_path} {pod.app}/evil/dir")
+        assert env("get", f"{pod.app}/evil", str(tmp_path / "got"))[0] == 0
+        env("exec", "-c", f"cd {pod.app}/evil; rm dir; mkdir dir; echo x > dir/escaped")
+        assert env("get", f"{pod.app}/evil", str(tmp_path / "got"))[0] == 125
+
+    run_with(pod, work)
+    assert not (tmp_path / "escaped").exists()
+
+
+def test_the_lock_lives_and_dies_with_the_container(pod: Pod) -> None:
+    desk, client = pod.root / "desk", pod.root / "seatrial-env"
+    client.write_bytes(pod.envd.read_bytes())
+    client.chmod(0o755)
+    assert is_alive(str(desk)) is None
+    script = f"{client} hold && exec sleep 300"
+    command = ["unshare", "--pid", "--fork", "--kill-child", "sh", "-c", script]
+    container = subprocess.Popen(command, env={**os.environ, "SEATRIAL_DESK": str(desk)})
+    try:
+        wait_until(lambda: is_alive(str(desk)) is True)
+    finally:
+        container.send_signal(signal.SIGKILL)
+        container.wait(10)
+    wait_until(lambda: is_alive(str(desk)) is False)
