@@ -414,3 +414,25 @@ def test_an_export_never_overwrites(seatrial: Callable[..., Ran], exported: Path
     ran = seatrial("artifacts", "job", "-d", str(exported.parent), "--layout", "harbor")
     assert ran.code == 2
     assert "is not empty" in ran.err or "exists" in ran.err
+
+
+# --- metric scripts ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.conforms("N-164", "N-166")
+def test_a_script_of_ones_own_reads_the_rewards_of_a_job(
+    seatrial: Callable[..., Ran], write_job: Callable[..., Any], tmp_path: Path
+) -> None:
+    write_job("job", SEVEN)
+    script = tmp_path / "metric.py"
+    script.write_text(
+        "import json, sys\n"
+        "rows = [json.loads(line) for line in open(sys.argv[2])]\n"
+        "json.dump({'n': len(rows), 'null': rows.count(None)}, open(sys.argv[4], 'w'))\n"
+    )
+    ran = seatrial("rescore", "job", "--script", str(script), "-o", "json")
+    assert (ran.code, [(item["name"], item["value"]) for item in json.loads(ran.out)]) == (0, [("script.n", 10.0), ("script.null", 3.0)])
+    script.write_text("raise KeyError('reward')")
+    ran = seatrial("rescore", "job", "--script", str(script))
+    assert (ran.code, "KeyError: 'reward'" in ran.err) == (1, True)
+    assert seatrial("rescore", "job", "--check").code == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -23,6 +24,11 @@ def rescore(
     threshold: Annotated[
         list[str] | None, typer.Option("--threshold", help="SCORE=NUMBER, such as reward.mean=0.8; repeatable.", show_default=False)
     ] = None,
+    script: Annotated[
+        Path | None,
+        typer.Option("--script", help="Run this metric.py here over the job's rewards and print its values.", show_default=False),
+    ] = None,
+    allow_network: Annotated[bool, typer.Option("--allow-network", help="The script may use the network.")] = False,
     check: Annotated[bool, typer.Option("--check", help="Only compare: would the saved files come out the same, byte for byte?")] = False,
     detach: Annotated[bool, typer.Option("--detach", help="Submit, print the job's name, and do not wait.")] = False,
     dry_run: DryRun = False,
@@ -33,6 +39,7 @@ def rescore(
     \b
     Examples:
       seatrial rescore nightly-41 --metric max --threshold reward.max=1
+      seatrial rescore nightly-41 --script metric.py
       seatrial rescore nightly-41 --check
     """
     from seatrial.api.names import EVALJOB
@@ -44,6 +51,16 @@ def rescore(
 
     session = Session(cluster, store)
     raw = session.cluster.get(EVALJOB, job)
+    if script is not None:
+        from seatrial.cli.output import SCORE_COLUMNS, dump
+        from seatrial.sdk.metric_script import run_script
+        from seatrial.sdk.results import reward_rows
+
+        rows = reward_rows(JobFiles.of(session.store, raw).trials())
+        values = run_script(script, rows, allow_network=allow_network)
+        shown = [{"name": f"script.{key}", "value": value, "count": len(rows), "missing": 0} for key, value in values.items()]
+        show(dump(shown, output, columns=SCORE_COLUMNS))
+        return
     if check:
         changed = JobFiles.of(session.store, raw).check_bundle(raw)
         show("\n".join(f"{file}: {'differs' if file in changed.different else 'identical'}" for file in changed.files))

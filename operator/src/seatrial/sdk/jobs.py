@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from seatrial.api.evaljob import TERMINAL_PHASES
@@ -12,8 +13,9 @@ from seatrial.effects.store import Store
 from seatrial.errors import Forbidden, NotFound, SeatrialError
 from seatrial.sdk.cluster import Cluster, Event
 from seatrial.sdk.exports import to_arrow, to_frame
+from seatrial.sdk.metric_script import run_script
 from seatrial.sdk.request import JobRequest, build_job
-from seatrial.sdk.results import JobFiles, Raw, Summary, TrialRecord, flat_range, flat_score, read_bundle
+from seatrial.sdk.results import JobFiles, Raw, Summary, TrialRecord, flat_range, flat_score, read_bundle, reward_rows
 from seatrial.sdk.reuse import rerun_body, rescore_body
 
 SUCCESS: Final = "Completed"
@@ -289,6 +291,14 @@ class Job:
             value = "not measured" if score["value"] is None else f"{float(score['value']):.3f}"
             lines.append(f"{score['name']}  {value}  ({score['count']} of {score['count'] + score['missing']})")
         return "\n".join(lines)
+
+    def run_metric_script(self, script: str | Path, *, allow_network: bool = False) -> dict[str, float]:
+        """The values of a ``metric.py`` over the job's rewards, computed here, without a network unless allowed.
+
+        Raises:
+            MetricScriptError: the script failed, was too slow, or wrote no numbers; the job's results are as they were.
+        """
+        return run_script(Path(script), reward_rows(self.trials()), allow_network=allow_network)
 
     def rescore(self, *, name: str | None = None, metrics: Sequence[str] = (), thresholds: Mapping[str, float] | None = None) -> Job:
         """A new job that scores the trials of this ended one again; no trial Pod runs.

@@ -312,6 +312,13 @@ def task_values(trials: Iterable[TrialRecord], key: str) -> dict[str, list[float
     return values
 
 
+def reward_rows(trials: Iterable[TrialRecord]) -> list[Mapping[str, float] | None]:
+    """What a metric script reads: the rewards of each ended trial, None without a valid one; cancelled trials are left out."""
+    return [
+        dict(trial.rewards or {}) if trial.state == "scored" else None for trial in trials if trial.state in ("scored", "errored")
+    ]
+
+
 def cost_points(files: JobFiles, key: str) -> list[Point]:
     """Cost in US dollars and reward of each scored trial whose agent reported a cost."""
 
@@ -321,9 +328,9 @@ def cost_points(files: JobFiles, key: str) -> list[Point]:
         except NotFound:
             return None
         value = usage.get("cost_usd") if isinstance(usage, dict) else None
-        if not is_number(value):
+        if value is None or not is_number(value):
             return None
-        return Point(float(value), float((trial.rewards or {}).get(key, 0.0)), trial.name)
+        return Point(float(value), trial.reward(key) or 0.0, trial.name)
 
     with ThreadPoolExecutor(READS) as pool:
         found = pool.map(cost, [trial for trial in files.trials() if trial.state == "scored"])

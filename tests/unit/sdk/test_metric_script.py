@@ -1,0 +1,155 @@
+"""Scripts that compute metrics: what they get, what they may write, and what becomes of bad ones."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import textwrap
+import time
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from seatrial.sdk.metric_script import MetricScriptError, ScriptLimits, dependencies, run_script
+
+READ: str = """
+import argparse, json
+parser = argparse.ArgumentParser()
+parser.add_argument("-i", "--input-path", required=True)
+parser.add_argument("-o", "--output-path", required=True)
+given = parser.parse_args()
+rows = [json.loads(line) for line in open(given.input_path)]
+def write(value):
+    open(given.output_path, "w").write(value if isinstance(value, str) else json.dumps(value))
+"""
+ROWS = [{"reward": 1.0}, None, {"reward": 0.0}]
+
+
+@pytest.fixture(autouse=True)
+def _needs_namespaces() -> None:
+    tool = shutil.which("unshare")
+    if tool is None or subprocess.run([tool, "--net", "true"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("this machine gives us no network namespace")
+
+
+def script(folder: Path, body: str, *, head: str = "") -> Path:
+    path = folder / "metric.py"
+    path.write_text(head + READ + textwrap.dedent(body))
+    return path
+
+
+def failure(path: Path, **limits: float) -> MetricScriptError:
+    with pytest.raises(MetricScriptError) as caught:
+        run_script(path, ROWS, limits=ScriptLimits(seconds=limits.get("seconds", 30.0), memory_bytes=int(limits.get("memory", 1 << 30))))
+    return caught.value
+
+
+@pytest.mark.conforms("N-161", "N-163", "N-166", "H-136")
+def test_a_script_reads_rows_with_null_and_all_its_values_are_kept(tmp_path: Path) -> None:
+    path = script(tmp_path, 'write({"mean": sum(r["reward"] if r else 0 for r in rows) / len(rows), "nulls": rows.count(None)})')
+    assert run_script(path, ROWS) == {"mean": pytest.approx(1 / 3), "nulls": 1.0}
+
+
+@pytest.mark.conforms("N-164", "H-136")
+def test_a_script_that_raises_is_an_error_with_its_last_words(tmp_path: Path) -> None:
+    error = failure(script(tmp_path, 'raise ValueError("more than one key")'))
+    assert error.reason == "ScriptFailed"
+    assert "ValueError: more than one key" in str(error)
+
+
+def test_a_script_that_loops_is_ended_with_all_it_started(tmp_path: Path) -> None:
+    marker = tmp_path / "alive"
+    body = f"""
+    import subprocess, sys
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3); open({str(marker)!r}, 'w')"])
+    while True: pass
+    """
+    started = time.monotonic()
+    error = failure(script(tmp_path, body), seconds=1.0)
+    assert (error.reason, time.monotonic() - started < 20) == ("ScriptTimeout", True)
+    time.sleep(max(0.0, 4 - (time.monotonic() - started)))
+    assert not marker.exists()
+
+
+def test_a_script_that_allocates_8_gib_fails_by_name(tmp_path: Path) -> None:
+    error = failure(script(tmp_path, "data = bytearray(8 << 30)"))
+    assert error.reason == "ScriptFailed"
+    assert "MemoryError" in str(error)
+
+
+def test_a_script_that_prints_a_gigabyte_costs_no_memory_and_no_disk(tmp_path: Path) -> None:
+    body = """
+    import sys
+    block = "x" * (1 << 20)
+    for _ in range(1024):
+        sys.stdout.write(block)
+    for _ in range(64):
+        sys.stderr.write(block)
+    write({"n": 1})
+    """
+    assert run_script(script(tmp_path, body), ROWS) == {"n": 1.0}
+
+
+def test_a_script_reaches_no_network_and_sees_no_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SEATRIAL_S3_SECRET_KEY", "not for scripts")
+    body = """
+    import os, socket
+    try:
+        socket.create_connection(("127.0.0.1", 80), 1)
+        reached = 1
+    except OSError as error:
+        reached = 0
+    interfaces = len([name for _, name in socket.if_nameindex() if name != "lo"])
+    write({"reached": reached, "interfaces": interfaces, "secrets": sum("SEATRIAL" in name for name in os.environ)})
+    """
+    assert run_script(script(tmp_path, body), ROWS) == {"reached": 0.0, "interfaces": 0.0, "secrets": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("pass", "ScriptOutputInvalid"),
+        ("write('{')", "ScriptOutputInvalid"),
+        ("write([1])", "ScriptOutputInvalid"),
+        ("write({'a': None})", "ScriptOutputInvalid"),
+        ("write({'a': True})", "ScriptOutputInvalid"),
+        ("write('{\"a\": NaN}')", "ScriptOutputInvalid"),
+        ("write('{\"a\": 1e999}')", "ScriptOutputInvalid"),
+        ("write({'a': 10 ** 400})", "ScriptOutputInvalid"),
+        ("import os; os.symlink('/etc/passwd', given.output_path)", "ScriptOutputInvalid"),
+        ("write({'a' * 20000: 1})", "ScriptOutputTooLong"),
+        ("write('x' * (100 << 20))", "ScriptFailed"),
+    ],
+    ids=str,
+)
+def test_output_that_is_no_small_object_of_numbers_is_refused(tmp_path: Path, body: str, reason: str) -> None:
+    assert failure(script(tmp_path, body)).reason == reason
+
+
+def wheel(folder: Path) -> Path:
+    """A wheel with one module, made by hand: no registry is asked."""
+    path = folder / "seatrial_probe-1.0-py3-none-any.whl"
+    info = "seatrial_probe-1.0.dist-info"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("seatrial_probe.py", "ANSWER = 42\n")
+        archive.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: seatrial-probe\nVersion: 1.0\n")
+        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(f"{info}/RECORD", "")
+    return path
+
+
+@pytest.mark.conforms("N-162")
+def test_inline_dependencies_are_installed_before_the_network_is_gone(tmp_path: Path) -> None:
+    head = f'# /// script\n# dependencies = ["seatrial-probe @ {wheel(tmp_path).as_uri()}"]\n# ///\n'
+    path = script(tmp_path, 'import seatrial_probe; write({"answer": seatrial_probe.ANSWER})', head=head)
+    assert run_script(path, ROWS) == {"answer": 42.0}
+
+
+def test_dependencies_are_read_from_the_inline_block_only() -> None:
+    assert dependencies("# /// script\n# requires-python = '>=3.11'\n# dependencies = ['a', 'b>=1']\n# ///\nx = 1") == ["a", "b>=1"]
+    assert dependencies("dependencies = ['a']\n") == []
+    for text in ("# /// script\n# dependencies = [\n# ///\n", "# /// script\n# dependencies = 'a'\n# ///\n"):
+        with pytest.raises(MetricScriptError) as caught:
+            dependencies(text)
+        assert caught.value.reason == "ScriptDependencies"
