@@ -53,6 +53,7 @@ REMEDIES: Final[Mapping[str, str]] = {
     Reason.STATUS_TRUNCATED: "`seatrial results JOB` reads the whole from the object store.",
     Reason.ALL_SCORED: NOTHING,
     Reason.SOME_ERRORED: "`seatrial results JOB` names the trials; the mean is over the others.",
+    Reason.STATUS_TRUNCATED: "Read the scores with `seatrial get scores`, and see the operator's log for what the server refused.",
     Reason.NOTHING_SCORED: "Start with the error that is named most; run the oracle first: it must solve every task.",
     Reason.THRESHOLD_NOT_MET: "It is the answer to your question, not a fault. `seatrial results JOB` shows which tasks lost.",
     Reason.THRESHOLD_UNMEASURED: "Correct the name in `thresholds`, or set `onMissing`.",
