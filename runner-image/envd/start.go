@@ -74,7 +74,7 @@ func (o options) args() []string {
 	return []string{"--ctl=" + o.ctl, "--patience=" + o.patience.String(), "--term-time=" + o.termTime.String()}
 }
 
-func (o options) socket(who role) string { return filepath.Join(o.ctl, string(who)+".sock") }
+func (o options) socket(who role) string { return filepath.Join(o.ctl, string(who), "envd.sock") }
 
 // takeLock makes this process the one envd of the container, until it ends. The lock is on the ctl folder, which every start of envd in
 // this Pod sees, which exists before the container, and which can be locked although it is mounted read-only.

@@ -29,15 +29,18 @@ STAGE_UID: Final = VERIFIER_UID
 
 BIN_DIR: Final = "/seatrial/bin"
 CTL_DIR: Final = "/seatrial/ctl"
+"""The environment sees all of it, read-only; each runner container only the folder of its own name, so that neither can pose as envd to
+the other."""
 RUN_DIR: Final = "/seatrial/run"
+"""``agent`` writes the folder ``agent`` and reads the folder ``verifier``, and the other way round: the image may be the user's own."""
 DESK_DIR: Final = "/seatrial/desk"
 """Shared by ``agent`` and ``agent-image``: the socket of ``seatrial-env`` and the lock that says that the image's container lives."""
 TASK_DIR: Final = "/seatrial/task"
 """The agent sees the folder ``agent`` of the task volume here, the verifier the folder ``verifier``, stage the whole volume."""
 
 ENVD: Final = f"{BIN_DIR}/envd"
-AGENT_SOCKET: Final = f"{CTL_DIR}/agent.sock"
-VERIFIER_SOCKET: Final = f"{CTL_DIR}/verifier.sock"
+AGENT_SOCKET: Final = f"{CTL_DIR}/{AGENT}/envd.sock"
+VERIFIER_SOCKET: Final = f"{CTL_DIR}/{VERIFIER}/envd.sock"
 
 INPUT_FILE: Final = "input.json"
 """In both task folders. Never in ``run``: an agent image of the user can write there."""
@@ -46,12 +49,13 @@ TESTS_TAR: Final = "tests.tar"
 LOOSE_FILES_TAR: Final = "environment.tar"
 INSTRUCTION_FILE: Final = "instruction.md"
 
-AGENT_LOCK: Final = f"{RUN_DIR}/agent.lock"
-AGENT_END: Final = f"{RUN_DIR}/agent.end.json"
-STEP_END: Final = f"{RUN_DIR}/agent.step-{{index}}.json"
+AGENT_LOCK: Final = f"{RUN_DIR}/{AGENT}/lock"
+AGENT_END: Final = f"{RUN_DIR}/{AGENT}/end.json"
+STEP_END: Final = f"{RUN_DIR}/{AGENT}/step-{{index}}.json"
 """As ``AGENT_END``, after one step of a task with steps."""
-STEP_ANSWER: Final = f"{RUN_DIR}/verifier.step-{{index}}.json"
+STEP_ANSWER: Final = f"{RUN_DIR}/{VERIFIER}/step-{{index}}.json"
 """The verifier's ``StepAnswer`` to it."""
+SECRETS_SOCKET: Final = f"{RUN_DIR}/{VERIFIER}/secrets.sock"
 
 STEPS_DIR: Final = "steps"
 """In both task folders of a task with steps: ``steps/<index>/`` with the step's instruction and tar files."""

@@ -35,21 +35,24 @@ class Paths(NamedTuple):
 
     @property
     def agent_lock(self) -> str:
-        return f"{self.run}/{contract.AGENT_LOCK.rpartition('/')[2]}"
+        return self._in_run(contract.AGENT_LOCK)
 
     @property
     def agent_end(self) -> str:
-        return f"{self.run}/{contract.AGENT_END.rpartition('/')[2]}"
+        return self._in_run(contract.AGENT_END)
 
     def step_end(self, index: int) -> str:
-        return f"{self.run}/{contract.STEP_END.rpartition('/')[2].format(index=index)}"
+        return self._in_run(contract.STEP_END).format(index=index)
 
     def step_answer(self, index: int) -> str:
-        return f"{self.run}/{contract.STEP_ANSWER.rpartition('/')[2].format(index=index)}"
+        return self._in_run(contract.STEP_ANSWER).format(index=index)
 
     @property
     def secrets_socket(self) -> str:
-        return f"{self.run}/secrets.sock"
+        return self._in_run(contract.SECRETS_SOCKET)
+
+    def _in_run(self, path: str) -> str:
+        return self.run + path.removeprefix(contract.RUN_DIR)
 
 
 def paths_of(environ: Mapping[str, str]) -> Paths:

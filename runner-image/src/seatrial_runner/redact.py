@@ -107,7 +107,11 @@ class SecretInbox:
     def __init__(self, path: str) -> None:
         self._path = path
         self._socket = socket.socket(socket.AF_UNIX)
-        self._socket.bind(path)
+        try:
+            self._socket.bind(path)
+        except OSError:
+            self._socket.close()
+            raise
         os.chmod(path, 0o666)
         self._socket.listen(16)
         self._socket.setblocking(False)

@@ -16,11 +16,11 @@ from typing import BinaryIO, Final, NamedTuple
 
 from seatrial import contract
 from seatrial.contract import AgentEnd, ContractBroken, ErrorInfo, Span, StepAnswer, TrialInput, Verdict
-from seatrial_runner.channel import Channel, ChannelError
+from seatrial_runner.channel import Channel, ChannelError, Listener
 from seatrial_runner.clock import Deadline, Timer
 from seatrial_runner.connect import Connection, channel_fault
 from seatrial_runner.ends import AgentWatch
-from seatrial_runner.faults import Fault, interrupted, runner_crashed
+from seatrial_runner.faults import Fault, interrupted, print_traceback, runner_crashed
 from seatrial_runner.grade import Grading, grading_of, grading_of_step, run_collect_hooks, verify
 from seatrial_runner.paths import Paths
 from seatrial_runner.prepare import read_bytes
@@ -81,10 +81,22 @@ class Session(NamedTuple):
 
 def run(paths: Paths, environ: Mapping[str, str], *, stop: Stop | None = None, patiences: Patiences = DEFAULT_PATIENCES) -> int:
     """Play the verifier's part of a trial; always 0 once the verdict is written."""
-    stop = stop or Stop.on_sigterm()
-    listener = Channel.listen(paths.verifier_socket)
-    inbox = SecretInbox(paths.secrets_socket)
     trial: TrialInput = json.loads(read_bytes(paths.input))
+    try:
+        with Channel.listen(paths.verifier_socket) as listener:
+            _run(paths, environ, trial, stop or Stop.on_sigterm(), patiences=patiences, listener=listener)
+    except Exception as error:  # noqa: BLE001 - the border: whatever the agent's image did to us, the operator gets a verdict
+        print_traceback()
+        # Where the verdict was said before the uploads, it stays: it has the rewards.
+        if not os.path.exists(paths.termination_log) or os.path.getsize(paths.termination_log) == 0:
+            report = Report()
+            report.fail(runner_crashed("verifier", f"{type(error).__name__}: {error}"))
+            _say(paths, _verdict(trial, report, [], Stored()))
+    return 0
+
+
+def _run(paths: Paths, environ: Mapping[str, str], trial: TrialInput, stop: Stop, *, patiences: Patiences, listener: Listener) -> None:
+    inbox = SecretInbox(paths.secrets_socket)
     connection = Connection(listener, trial["timeouts"]["environment"] + patiences.agent_start)
     session = Session(paths, environ, trial, stop, patiences, connection, inbox, secrets=[])
     report, steps = Report(), list[Report]()
@@ -103,9 +115,7 @@ def run(paths: Paths, environ: Mapping[str, str], *, stop: Stop | None = None, p
     _say(paths, _verdict(trial, report, steps, stored))
     if connection.channel is not None:
         _end_environment(connection.channel)
-    listener.close()
     inbox.close()
-    return 0
 
 
 def _run_single(session: Session, report: Report, logs: BinaryIO) -> Keeper:
@@ -258,7 +268,8 @@ def connected(session: Session, end: AgentEnd, report: Report) -> Channel | None
     except ChannelError as error:
         report.fail(channel_fault(error, doing))
         return None
-    if end.get("envd", channel.hello.instance) != channel.hello.instance:
+    # The record may be an agent image's own: where the agent was executed, it has to name its envd.
+    if ("envd" in end or "agent_execution" in end["spans"]) and end.get("envd") != channel.hello.instance:
         message = "agent and verifier were connected to different programs: something in the image dialled before envd"
         report.fail(Fault("RuntimeRequestError", "environment", message, reason="EnvironmentMisbehaved"))
         return None

@@ -52,7 +52,7 @@ def variables(pod: dict[str, Any], name: str) -> dict[str, Any]:
 
 def test_volumes_are_mounted_as_the_architecture_says() -> None:
     pod = pod_of(make_job())
-    assert mounts(pod, "stage") == {"/seatrial/bin": "bin", "/seatrial/task": "task", "/seatrial/run": "run", "/tmp": "tmp-verifier"}
+    assert mounts(pod, "stage") == {"/seatrial/bin": "bin", "/seatrial/task": "task", "/tmp": "tmp-verifier"}
     assert mounts(pod, "environment") == {
         "/seatrial/bin": "bin ro",
         "/seatrial/ctl": "ctl ro",
@@ -62,17 +62,19 @@ def test_volumes_are_mounted_as_the_architecture_says() -> None:
     }
     assert mounts(pod, "agent") == {
         "/seatrial/bin": "bin ro",
-        "/seatrial/ctl": "ctl",
+        "/seatrial/ctl/agent": "ctl/agent",
         "/seatrial/task": "task/agent ro",
-        "/seatrial/run": "run",
+        "/seatrial/run/agent": "run/agent",
+        "/seatrial/run/verifier": "run/verifier ro",
         "/logs/agent": "logs-agent",
         "/tmp": "tmp-agent",
     }
     assert mounts(pod, "verifier") == {
         "/seatrial/bin": "bin ro",
-        "/seatrial/ctl": "ctl",
+        "/seatrial/ctl/verifier": "ctl/verifier",
         "/seatrial/task": "task/verifier ro",
-        "/seatrial/run": "run",
+        "/seatrial/run/agent": "run/agent ro",
+        "/seatrial/run/verifier": "run/verifier",
         "/logs/agent": "logs-agent",
         "/logs/verifier": "logs-verifier",
         "/logs/artifacts": "logs-artifacts",

@@ -35,7 +35,8 @@ class Environment:
         self.binary = binary
         self.folder = folder
         self.ctl = folder / "ctl"
-        self.ctl.mkdir()
+        for name in ("agent", "verifier"):
+            (self.ctl / name).mkdir(parents=True)
         self.processes: list[subprocess.Popen[bytes]] = []
         self.cleanup = ExitStack()
         self.agent_listener: Listener
@@ -43,8 +44,8 @@ class Environment:
 
     def listen(self) -> None:
         """Both runners start to wait for envd."""
-        self.agent_listener = self.cleanup.enter_context(Channel.listen(self.ctl / "agent.sock"))
-        self.verifier_listener = self.cleanup.enter_context(Channel.listen(self.ctl / "verifier.sock"))
+        self.agent_listener = self.cleanup.enter_context(Channel.listen(self.ctl / "agent/envd.sock"))
+        self.verifier_listener = self.cleanup.enter_context(Channel.listen(self.ctl / "verifier/envd.sock"))
 
     def spawn(
         self,

@@ -351,7 +351,8 @@ def test_a_callback_that_raises_ends_the_command(agent: Channel, environment: En
 
 def test_an_image_with_the_binary_alone_runs_argv_and_has_no_shell(environment: Environment) -> None:
     root = environment.folder / "root"
-    (root / "ctl").mkdir(parents=True)
+    for name in ("agent", "verifier"):
+        (root / "ctl" / name).mkdir(parents=True)
     binary = root / "envd"
     binary.write_bytes(environment.binary.read_bytes())
     binary.chmod(0o755)

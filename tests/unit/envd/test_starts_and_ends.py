@@ -46,15 +46,19 @@ def test_both_runners_greet_the_same_envd(environment: Environment) -> None:
 
 def test_the_sockets_are_gone_after_the_connection(environment: Environment) -> None:
     environment.listen()
-    assert sorted(os.listdir(environment.ctl)) == ["agent.sock", "verifier.sock"]
+    assert sockets(environment) == ["agent/envd.sock", "verifier/envd.sock"]
     environment.spawn(environment.envd())
     environment.accept()
-    assert os.listdir(environment.ctl) == []
+    assert sockets(environment) == []
+
+
+def sockets(environment: Environment) -> list[str]:
+    return sorted(str(path.relative_to(environment.ctl)) for path in environment.ctl.rglob("*") if path.is_socket())
 
 
 def test_envd_waits_for_runners_that_start_later(environment: Environment) -> None:
     envd = environment.spawn(environment.envd())
-    environment.agent_listener = environment.cleanup.enter_context(Channel.listen(environment.ctl / "agent.sock"))
+    environment.agent_listener = environment.cleanup.enter_context(Channel.listen(environment.ctl / "agent/envd.sock"))
     # Connected to one of two it serves nobody yet.
     with pytest.raises(ConnectTimeout):
         environment.agent_listener.accept(0.3)
@@ -63,9 +67,9 @@ def test_envd_waits_for_runners_that_start_later(environment: Environment) -> No
 
 def test_envd_serves_nobody_before_both_are_there(environment: Environment) -> None:
     environment.spawn(environment.envd())
-    environment.agent_listener = environment.cleanup.enter_context(Channel.listen(environment.ctl / "agent.sock"))
-    wait_until(lambda: _pending(environment.ctl / "agent.sock"))
-    environment.verifier_listener = environment.cleanup.enter_context(Channel.listen(environment.ctl / "verifier.sock"))
+    environment.agent_listener = environment.cleanup.enter_context(Channel.listen(environment.ctl / "agent/envd.sock"))
+    wait_until(lambda: _pending(environment.ctl / "agent/envd.sock"))
+    environment.verifier_listener = environment.cleanup.enter_context(Channel.listen(environment.ctl / "verifier/envd.sock"))
     agent, verifier = environment.accept()
     assert (agent.exec("true").ok, verifier.exec("true").ok) == (True, True)
 
@@ -113,7 +117,7 @@ def dial(path: Path) -> socket.socket:
 def test_a_process_cannot_take_envds_place_after_it_has_connected(environment: Environment) -> None:
     agent, _ = environment.serve()
     result = agent.run(
-        ["python3", "-c", f"import socket; socket.socket(socket.AF_UNIX).connect({str(environment.ctl / 'verifier.sock')!r})"]
+        ["python3", "-c", f"import socket; socket.socket(socket.AF_UNIX).connect({str(environment.ctl / 'verifier/envd.sock')!r})"]
     )
     assert (result.status.code, b"FileNotFoundError" in result.stderr) == (1, True)
 
@@ -128,16 +132,16 @@ def test_envd_has_no_listening_end(agent: Channel) -> None:
 
 def test_an_impostor_that_dials_first_is_the_one_connection_and_an_error(environment: Environment) -> None:
     environment.listen()
-    with dial(environment.ctl / "agent.sock") as impostor:
+    with dial(environment.ctl / "agent/envd.sock") as impostor:
         impostor.sendall(b"\0\0\0\2\1\0\0\0\0{}")
         with pytest.raises(ProtocolViolation):
             environment.agent_listener.accept(20)
-    assert os.listdir(environment.ctl) == ["verifier.sock"]
+    assert sockets(environment) == ["verifier/envd.sock"]
 
 
 def test_a_silent_caller_is_not_waited_for_longer_than_for_none(environment: Environment) -> None:
     environment.listen()
-    with dial(environment.ctl / "agent.sock") as impostor:
+    with dial(environment.ctl / "agent/envd.sock") as impostor:
         impostor.sendall(b"\0")
         with pytest.raises(ConnectTimeout, match="did not greet"):
             environment.agent_listener.accept(0.2)
@@ -145,9 +149,8 @@ def test_a_silent_caller_is_not_waited_for_longer_than_for_none(environment: Env
 
 def test_a_caller_of_another_container_of_the_pod_is_refused_by_its_uid(environment: Environment) -> None:
     environment.listen()
-    script = (
-        f"import socket, time; s = socket.socket(socket.AF_UNIX); s.connect({str(environment.ctl / 'verifier.sock')!r}); time.sleep(60)"
-    )
+    path = str(environment.ctl / "verifier/envd.sock")
+    script = f"import socket, time; s = socket.socket(socket.AF_UNIX); s.connect({path!r}); time.sleep(60)"
     environment.spawn(["python3", "-c", script], user=10001)
     with pytest.raises(ProtocolViolation, match="uid 10001"):
         environment.verifier_listener.accept(20, refuse_peer_uids=frozenset({10001}))
@@ -155,7 +158,7 @@ def test_a_caller_of_another_container_of_the_pod_is_refused_by_its_uid(environm
 
 def test_a_socket_that_was_replaced_is_noticed(environment: Environment) -> None:
     environment.listen()
-    path = environment.ctl / "verifier.sock"
+    path = environment.ctl / "verifier/envd.sock"
     with dial(path), socket.socket(socket.AF_UNIX) as other:
         path.rename(environment.ctl / "kept")
         other.bind(str(path))
@@ -165,16 +168,16 @@ def test_a_socket_that_was_replaced_is_noticed(environment: Environment) -> None
 
 def test_the_instance_shows_two_different_ends(environment: Environment) -> None:
     environment.listen()
-    other = environment.ctl / "other"
-    other.mkdir()
+    other = environment.folder / "other"
+    (other / "verifier").mkdir(parents=True)
     # An impostor takes the agent's socket with an envd of its own; the true one gets the verifier's only when the agent's runner is fooled.
-    (other / "agent.sock").symlink_to("../agent.sock")
-    decoy = environment.cleanup.enter_context(Channel.listen(other / "verifier.sock"))
+    (other / "agent").symlink_to(environment.ctl / "agent")
+    decoy = environment.cleanup.enter_context(Channel.listen(other / "verifier/envd.sock"))
     environment.spawn([environment.binary, f"--ctl={other}"])
     agent = environment.cleanup.enter_context(environment.agent_listener.accept(20))
     fooled = environment.cleanup.enter_context(decoy.accept(20))
     assert agent.hello.instance == fooled.hello.instance
-    environment.agent_listener = environment.cleanup.enter_context(Channel.listen(environment.ctl / "agent.sock"))
+    environment.agent_listener = environment.cleanup.enter_context(Channel.listen(environment.ctl / "agent/envd.sock"))
     environment.spawn(environment.envd())
     _, verifier = environment.accept()
     assert agent.hello.instance != verifier.hello.instance
@@ -183,14 +186,14 @@ def test_the_instance_shows_two_different_ends(environment: Environment) -> None
 def test_a_second_listener_and_a_long_path_are_refused(environment: Environment) -> None:
     environment.listen()
     with pytest.raises(ChannelError, match="cannot listen"):
-        Channel.listen(environment.ctl / "agent.sock")
+        Channel.listen(environment.ctl / "agent/envd.sock")
     with pytest.raises(ChannelError, match="cannot listen"):
         Channel.listen(environment.ctl / ("x" * 120))
 
 
 def test_any_user_may_connect_and_the_socket_is_not_executable(environment: Environment) -> None:
     environment.listen()
-    assert stat.S_IMODE((environment.ctl / "agent.sock").stat().st_mode) == 0o666
+    assert stat.S_IMODE((environment.ctl / "agent/envd.sock").stat().st_mode) == 0o666
 
 
 # Starts: arguments, postStart, both.

@@ -224,8 +224,8 @@ class Pod:
             task=str(self.root / "task" / who) if who else str(self.root / "task"),
             bin=str(self.root / "bin"),
             run=str(self.root / "run"),
-            agent_socket=str(self.root / "ctl/agent.sock"),
-            verifier_socket=str(self.root / "ctl/verifier.sock"),
+            agent_socket=str(self.root / "ctl/agent/envd.sock"),
+            verifier_socket=str(self.root / "ctl/verifier/envd.sock"),
             tools=str(self.root / "tools"),
             termination_log=str(self.root / f"termination-{who or 'stage'}"),
             scratch=str(self.root / "tmp"),
@@ -375,6 +375,8 @@ def make_pod(envd: Path, object_store: ObjectStore) -> Iterator[Pod]:
     root = Path(tempfile.mkdtemp(prefix="pod-"))
     for name in ("bin", "ctl", "run", "task", "tools", "tmp", "desk", "env/app", "env/logs"):
         (root / name).mkdir(parents=True)
+    for name in ("ctl/agent", "ctl/verifier", "run/agent", "run/verifier"):
+        (root / name).mkdir()
     made = Pod(root, envd, object_store, make_input(), files=dict(PASSING))
     yield made
     for process in made.processes:

@@ -484,25 +484,35 @@ def test_an_agent_container_that_never_starts_is_given_up(pod: Pod) -> None:
 
 def test_a_forged_end_record_is_no_crash(pod: Pod) -> None:
     assert pod.stage() == 0
-    (Path(pod.paths("").run) / "agent.end.json").write_text('{"spans": 1}')
+    Path(pod.paths("").agent_end).write_text('{"spans": 1}')
     pod.verify()
     assert pod.outcome().reason == "RunnerCrashed"
 
 
-def test_another_program_behind_the_verifiers_socket_is_seen(pod: Pod) -> None:
+@pytest.mark.parametrize("instance", ["f" * 32, None], ids=["another", "unnamed"])
+def test_another_program_behind_the_verifiers_socket_is_seen(pod: Pod, instance: str | None) -> None:
     assert pod.stage() == 0
     end = contract.AgentEnd(
         error=None,
         spans={"agent_execution": {"started_at": "2026-01-01T00:00:00Z", "finished_at": "2026-01-01T00:00:01Z"}},
         exit_code=0,
         result=None,
-        envd="f" * 32,
     )
+    if instance is not None:
+        end["envd"] = instance
     write_end(pod.paths("agent").agent_end, end)
     with Channel.listen(pod.paths("agent").agent_socket):
         pod.start_envd()
         pod.verify()
     assert pod.outcome().reason == "EnvironmentMisbehaved"
+
+
+def test_a_verifier_that_cannot_work_still_leaves_a_verdict(pod: Pod) -> None:
+    assert pod.stage() == 0
+    Path(pod.paths("verifier").secrets_socket).mkdir()
+    pod.verify()
+    outcome = pod.outcome()
+    assert (outcome.verdict.rewards, outcome.verdict.stored, outcome.reason) == (None, False, "RunnerCrashed")
 
 
 # --- the verifier's errors -----------------------------------------------------------------------------------------------------------

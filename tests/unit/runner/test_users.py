@@ -58,7 +58,7 @@ def open_volumes(pod: Pod) -> None:
     """Modes as the kubelet makes them."""
     for name in ("", "env"):
         (pod.root / name).chmod(0o755)
-    for name in ("bin", "ctl", "run", "task", "tmp", "env/logs"):
+    for name in ("bin", "ctl/agent", "ctl/verifier", "run/agent", "run/verifier", "task", "tmp", "env/logs"):
         (pod.root / name).chmod(0o777)
     for who in ("agent", "verifier", "stage"):
         message = pod.root / f"termination-{who}"

@@ -153,7 +153,9 @@ def build_verify_pod(
     environment = _environment(task, spec, settings, place)
     environment["volumeMounts"] = [mount for mount in environment["volumeMounts"] if mount["name"] in ("bin", "ctl", "logs-verifier")]
     verifier = _verifier(task, spec, urls, secret, settings)
-    verifier["volumeMounts"] = [mount for mount in verifier["volumeMounts"] if mount["name"] not in ("logs-agent", "logs-artifacts")]
+    # envd wants both ends, and nobody else listens here.
+    kept = [mount for mount in verifier["volumeMounts"] if mount["name"] not in ("logs-agent", "logs-artifacts")]
+    verifier["volumeMounts"] = [*kept, _own_socket(contract.AGENT)]
     stage = _stage(task, urls, encoded_input, settings)
     network = network_of(task.config.verifier_policy()) or "none"
     return _pod(plan, spec, trial, [stage, environment, verifier], retry=retry, settings=settings, role=ROLE_VERIFY, network=network)
@@ -268,7 +270,7 @@ def _stage(task: PlannedTask, urls: Urls, encoded_input: str, settings: PodSetti
             {"name": contract.VAR_ARCHIVE_SHA256, "value": task.archive_sha256},
             *work,
         ],
-        mounts=[_mount("bin", contract.BIN_DIR), _mount("task", contract.TASK_DIR), _mount("run", contract.RUN_DIR)],
+        mounts=[_mount("bin", contract.BIN_DIR), _mount("task", contract.TASK_DIR)],
         tmp="tmp-verifier",
     )
     # It installs envd setuid root, so that Harbor's root steps work in an image whose USER is another, and becomes STAGE_UID before it
@@ -315,9 +317,9 @@ def _agent(task: PlannedTask, spec: EvalJobSpec, settings: PodSettings) -> dict[
         env=_with_proxy(env + template_variables(solving), settings),
         mounts=[
             _mount("bin", contract.BIN_DIR, read_only=True),
-            _mount("ctl", contract.CTL_DIR),
+            _own_socket(contract.AGENT),
             _mount("task", contract.TASK_DIR, read_only=True, sub_path="agent"),
-            _mount("run", contract.RUN_DIR),
+            *_run_mounts(contract.AGENT),
             _mount("logs-agent", contract.LOGS_AGENT),
             *desk,
         ],
@@ -375,15 +377,27 @@ def _verifier(task: PlannedTask, spec: EvalJobSpec, urls: Urls, secret: str, set
         ],
         mounts=[
             _mount("bin", contract.BIN_DIR, read_only=True),
-            _mount("ctl", contract.CTL_DIR),
+            _own_socket(contract.VERIFIER),
             _mount("task", contract.TASK_DIR, read_only=True, sub_path="verifier"),
-            _mount("run", contract.RUN_DIR),
+            *_run_mounts(contract.VERIFIER),
             _mount("logs-agent", contract.LOGS_AGENT),
             _mount("logs-verifier", contract.LOGS_VERIFIER),
             _mount("logs-artifacts", contract.LOGS_ARTIFACTS),
         ],
         tmp="tmp-verifier",
     )
+
+
+def _own_socket(name: str) -> dict[str, Any]:
+    return _mount("ctl", f"{contract.CTL_DIR}/{name}", sub_path=name)
+
+
+def _run_mounts(name: str) -> list[dict[str, Any]]:
+    """Its own folder, and the other's read-only."""
+    return [
+        _mount("run", f"{contract.RUN_DIR}/{folder}", read_only=folder != name, sub_path=folder)
+        for folder in (contract.AGENT, contract.VERIFIER)
+    ]
 
 
 def _runner_container(
