@@ -1,0 +1,332 @@
+"""Built-in metrics that need no model: exact match, string and number checks, token F1, BLEU, ROUGE, tool calls, evidence.
+
+Each is a plain class with ``type``, ``outputs`` and ``compute(row)``; a row is what a trial offers (nemo.md 21.1), so every metric can be
+tested alone. Texts are templates: ``{{ name.path }}`` is replaced, and a template that is one bare expression keeps the value's type.
+Nothing else of a template language is offered, so a template cannot loop, call or import.
+
+BLEU is Papineni's with clipped counts up to 4-grams, add-one smoothing above 1-grams (Lin and Och) and the brevity penalty; ROUGE-N and -L
+are F1 over lower-cased words. Definitions are ours to fix, since "BLEU" alone names many.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import string
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal, NamedTuple, Protocol
+
+from seatrial.scoring.observations import Kind
+
+Row = Mapping[str, Any]
+
+_EXPRESSION: Final = re.compile(r"\{\{\s*([A-Za-z_][\w.]*)\s*\}\}")
+_ARTICLES: Final = re.compile(r"\b(a|an|the)\b")
+_PUNCTUATION: Final = str.maketrans("", "", string.punctuation)
+
+
+class OutputSpec(NamedTuple):
+    name: str
+    kind: Kind
+    required: bool = True
+
+
+class MetricFailed(ValueError):
+    """The metric has no value for this row, and says why."""
+
+
+class Metric(Protocol):
+    """What a metric is."""
+
+    @property
+    def type(self) -> str: ...
+    @property
+    def outputs(self) -> tuple[OutputSpec, ...]: ...
+    def compute(self, row: Row) -> dict[str, float | bool | str]: ...
+
+
+def render(template: str, row: Row) -> Any:
+    """A template over a row: ``sample.output_text``, ``item.…``, or any field of the row.
+
+    Raises:
+        MetricFailed: a name that the row does not have.
+    """
+    whole = _EXPRESSION.fullmatch(template.strip())
+    if whole is not None:
+        return _look_up(whole[1], row)
+    return _EXPRESSION.sub(lambda match: str(_look_up(match[1], row)), template)
+
+
+def _look_up(path: str, row: Row) -> Any:
+    value: Any = row
+    for part in path.split("."):
+        if not isinstance(value, Mapping) or part not in value:
+            raise MetricFailed(f"{path!r} is not defined for this trial")
+        value = value[part]
+    return value
+
+
+def _text(template: str, row: Row) -> str:
+    value = render(template, row)
+    return "" if value is None else str(value)
+
+
+def normalise(text: str) -> str:
+    """Lower case, without punctuation, articles and extra space."""
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+
+
+@dataclass(frozen=True)
+class ExactMatch:
+    """1 where both texts are the same after ``normalise``, else 0."""
+
+    reference: str
+    candidate: str = "{{sample.output_text}}"
+    type: str = "exact-match"
+    outputs: tuple[OutputSpec, ...] = (OutputSpec("exact-match", "continuous"),)
+
+    def compute(self, row: Row) -> dict[str, float | bool | str]:
+        return {"exact-match": float(normalise(_text(self.reference, row)) == normalise(_text(self.candidate, row)))}
+
+
+StringOperation = Literal["equals", "==", "!=", "<>", "not equals", "contains", "not contains", "startswith", "endswith"]
+
+
+@dataclass(frozen=True)
+class StringCheck:
+    """1.0 or 0.0 for ``left operation right``."""
+
+    left: str
+    operation: StringOperation
+    right: str
+    type: str = "string-check"
+    outputs: tuple[OutputSpec, ...] = (OutputSpec("string-check", "continuous"),)
+
+    def compute(self, row: Row) -> dict[str, float | bool | str]:
+        left, right = _text(self.left, row), _text(self.right, row)
+        match self.operation:
+            case "equals" | "==":
+                held = left == right
+            case "!=" | "<>" | "not equals":
+                held = left != right
+            case "contains":
+                held = right in left
+            case "not contains":
+                held = right not in left
+            case "startswith":
+                held = left.startswith(right)
+            case "endswith":
+                held = left.endswith(right)
+            case _:
+                raise MetricFailed(f"no operation {self.operation!r}")
+        return {"string-check": float(held)}
+
+
+NumberOperation = Literal["equals", "==", "!=", ">", ">=", "<", "<=", "absolute difference"]
+
+
+@dataclass(frozen=True)
+class NumberCheck:
+    """1.0 or 0.0 for ``left operation right``; NaN where one side is no number."""
+
+    left: str
+    operation: NumberOperation
+    right: str
+    epsilon: float = 0.0
+    """For ``absolute difference``: the largest that passes."""
+    type: str = "number-check"
+    outputs: tuple[OutputSpec, ...] = (OutputSpec("number-check", "continuous"),)
+
+    def compute(self, row: Row) -> dict[str, float | bool | str]:
+        left, right = _number(render(self.left, row)), _number(render(self.right, row))
+        if math.isnan(left) or math.isnan(right):
+            return {"number-check": math.nan}
+        match self.operation:
+            case "equals" | "==":
+                held = left == right
+            case "!=":
+                held = left != right
+            case ">":
+                held = left > right
+            case ">=":
+                held = left >= right
+            case "<":
+                held = left < right
+            case "<=":
+                held = left <= right
+            case "absolute difference":
+                held = abs(left - right) <= self.epsilon
+            case _:
+                raise MetricFailed(f"no operation {self.operation!r}")
+        return {"number-check": float(held)}
+
+
+def _number(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return math.nan
+    try:
+        return float(value)
+    except (ValueError, OverflowError):
+        return math.nan
+
+
+@dataclass(frozen=True)
+class TokenF1:
+    """F1 of the words of both texts after ``normalise``, each word as often as it occurs."""
+
+    reference: str
+    candidate: str = "{{sample.output_text}}"
+    type: str = "f1"
+    outputs: tuple[OutputSpec, ...] = (OutputSpec("f1", "continuous"),)
+
+    def compute(self, row: Row) -> dict[str, float | bool | str]:
+        return {"f1": _f1(normalise(_text(self.reference, row)).split(), normalise(_text(self.candidate, row)).split())}
+
+
+@dataclass(frozen=True)
+class Bleu:
+    """Sentence BLEU in 0 … 1 against one reference."""
+
+    reference: str
+    candidate: str = "{{sample.output_text}}"
+    type: str = "bleu"
+    outputs: tuple[OutputSpec, ...] = (OutputSpec("bleu", "continuous"),)
+
+    def compute(self, row: Row) -> dict[str, float | bool | str]:
+        return {"bleu": bleu(_text(self.reference, row).split(), _text(self.candidate, row).split())}
+
+
+@dataclass(frozen=True)
+class Rouge:
+    """ROUGE-1, -2, -3 and -L as F1 over lower-cased words."""
+
+    reference: str
+    candidate: str = "{{sample.output_text}}"
+    type: str = "rouge"
+    outputs: tuple[OutputSpec, ...] = tuple(OutputSpec(f"rouge_{name}", "continuous") for name in ("1", "2", "3", "L"))
+
+    def compute(self, row: Row) -> dict[str, float | bool | str]:
+        reference, candidate = _words(_text(self.reference, row)), _words(_text(self.candidate, row))
+        scores: dict[str, float | bool | str] = {f"rouge_{n}": _f1(ngrams(reference, n), ngrams(candidate, n)) for n in (1, 2, 3)}
+        common = longest_common(reference, candidate)
+        scores["rouge_L"] = _harmonic(common, len(reference), len(candidate))
+        return scores
+
+
+@dataclass(frozen=True)
+class ToolCallCount:
+    """How often a tool was called; without a name, all calls."""
+
+    tool: str | None = None
+    type: str = "tool_call_count"
+    outputs: tuple[OutputSpec, ...] = (OutputSpec("count", "discrete"),)
+
+    def compute(self, row: Row) -> dict[str, float | bool | str]:
+        return {"count": sum(self.tool is None or call.get("name") == self.tool for call in _calls(row))}
+
+
+@dataclass(frozen=True)
+class ToolArgumentMatchesInput:
+    """True where some call of the tool has the argument with the expected value."""
+
+    tool: str
+    argument: str
+    expected: str
+    """A template."""
+    type: str = "tool_argument_matches_input"
+    outputs: tuple[OutputSpec, ...] = (OutputSpec("matches", "boolean"),)
+
+    def compute(self, row: Row) -> dict[str, float | bool | str]:
+        wanted = render(self.expected, row)
+        found = (call.get("arguments") for call in _calls(row) if call.get("name") == self.tool)
+        return {"matches": any(isinstance(item, Mapping) and item.get(self.argument) == wanted for item in found)}
+
+
+@dataclass(frozen=True)
+class EvidencePresence:
+    """True where the trial left the named evidence."""
+
+    evidence: str
+    type: str = "evidence_presence"
+    outputs: tuple[OutputSpec, ...] = (OutputSpec("present", "boolean"),)
+
+    def compute(self, row: Row) -> dict[str, float | bool | str]:
+        found = row.get("sample", {}).get("evidence", {})
+        return {"present": isinstance(found, Mapping) and self.evidence in found}
+
+
+def _calls(row: Row) -> list[Mapping[str, Any]]:
+    """Tool calls of the trial's trajectory, in order.
+
+    Raises:
+        MetricFailed: the trial has no trajectory.
+    """
+    trajectory = row.get("sample", {}).get("trajectory")
+    if not isinstance(trajectory, Mapping) or not isinstance(trajectory.get("steps"), Sequence):
+        raise MetricFailed("the trial has no trajectory")
+    calls: list[Mapping[str, Any]] = []
+    for step in trajectory["steps"]:
+        for call in (step.get("tool_calls") or ()) if isinstance(step, Mapping) else ():
+            if isinstance(call, Mapping):
+                calls.append({"name": call.get("function_name", call.get("name")), "arguments": call.get("arguments")})
+    return calls
+
+
+def bleu(reference: Sequence[str], candidate: Sequence[str], *, order: int = 4) -> float:
+    """Clipped n-gram precisions up to ``order``, their geometric mean, times the brevity penalty; 0 without a common word."""
+    if not candidate or not reference:
+        return 0.0
+    logs = []
+    for n in range(1, order + 1):
+        ours, theirs = Counter(ngrams(candidate, n)), Counter(ngrams(reference, n))
+        matched, total = sum((ours & theirs).values()), max(0, len(candidate) - n + 1)
+        if n == 1 and matched == 0:
+            return 0.0
+        extra = 0 if n == 1 else 1
+        logs.append(math.log((matched + extra) / (total + extra)))
+    penalty = 1.0 if len(candidate) >= len(reference) else math.exp(1 - len(reference) / len(candidate))
+    return penalty * math.exp(math.fsum(logs) / order)
+
+
+def ngrams(words: Sequence[str], n: int) -> list[tuple[str, ...]]:
+    """All runs of ``n`` words."""
+    return [tuple(words[start : start + n]) for start in range(len(words) - n + 1)]
+
+
+def longest_common(a: Sequence[str], b: Sequence[str]) -> int:
+    """Length of the longest common subsequence."""
+    row = [0] * (len(b) + 1)
+    for left in a:
+        before = 0
+        for index, right in enumerate(b, 1):
+            before, row[index] = row[index], before + 1 if left == right else max(row[index], row[index - 1])
+    return row[-1]
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"\w+", text.lower())
+
+
+def _f1(reference: Sequence[Any], candidate: Sequence[Any]) -> float:
+    if not reference and not candidate:
+        return 1.0
+    return _harmonic(sum((Counter(reference) & Counter(candidate)).values()), len(reference), len(candidate))
+
+
+def _harmonic(common: int, reference: int, candidate: int) -> float:
+    return 0.0 if not common else 2 * common / (reference + candidate)
+
+
+BUILT_IN: Final[Mapping[str, type]] = {
+    "exact-match": ExactMatch,
+    "string-check": StringCheck,
+    "number-check": NumberCheck,
+    "f1": TokenF1,
+    "bleu": Bleu,
+    "rouge": Rouge,
+    "tool_call_count": ToolCallCount,
+    "tool_argument_matches_input": ToolArgumentMatchesInput,
+    "evidence_presence": EvidencePresence,
+}
