@@ -44,7 +44,7 @@ SETTINGS = Settings(
 )
 
 
-async def wait_until(look: Callable[[], T], good: Callable[[T], bool] = bool, *, seconds: float = 10.0) -> T:
+async def wait_until(look: Callable[[], T], good: Callable[[T], bool] = bool, *, seconds: float = 30.0) -> T:
     """Look until it is good.
 
     Raises:
@@ -131,7 +131,7 @@ class World:
     def pods(self) -> list[Raw]:
         return list(self.api.all("pods").values())
 
-    async def ended(self, name: str = "job", *, seconds: float = 10.0) -> Raw:
+    async def ended(self, name: str = "job", *, seconds: float = 30.0) -> Raw:
         """Status of the job once it finished and its Pods are gone."""
         await wait_until(lambda: self.condition("Finished", name)[0], lambda status: status == "True", seconds=seconds)
         await wait_until(self.pods, lambda pods: not pods)

@@ -83,8 +83,8 @@ async def test_trials_that_cannot_be_built_fail_alone() -> None:
         made.publish("good")
         made.publish("no-image", image=None)
         made.publish("needs", toml='[verifier.env]\nTOKEN = "${TOKEN_OF_NOBODY}"\n')
-        made.publish("steps-off", toml='[verifier]\nenvironment_mode = "separate"\n')
-        made.taskset("suite", "good", "no-image", "needs", "steps-off")
+        made.publish("sidecar", toml='[[verifier.collect]]\ncommand = "true"\nservice = "database"\n')
+        made.taskset("suite", "good", "no-image", "needs", "sidecar")
         made.submit()
         seen = await made.ended()
         assert seen["trials"]["scored"] == 1
