@@ -87,3 +87,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- $port := regexFind ":[0-9]+$" $url.host | trimPrefix ":" }}
 {{- .Values.networkPolicies.s3.port | default $port | default (ternary 443 80 (eq $url.scheme "https")) }}
 {{- end }}
+
+{{/* A map as NAME=VALUE,…, sorted by name. */}}
+{{- define "seatrial.pairs" -}}
+{{- $pairs := list -}}
+{{- range $name, $value := . }}{{- $pairs = append $pairs (printf "%s=%v" $name $value) }}{{- end -}}
+{{- join "," $pairs -}}
+{{- end }}

@@ -1,4 +1,4 @@
-"""``seatrial-runner stage|agent|verifier``: the one entry point of the runner image.
+"""``seatrial-runner stage|agent|verifier|context``: the one entry point of the runner image.
 
 Why no argparse and no imports up here: every trial starts three of these, and each part loads only what it needs.
 ``python3 -S -c "from seatrial_runner.main import main; main()" agent`` works too and skips the site packages.
@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-USAGE = "usage: seatrial-runner stage|agent|verifier"
+USAGE = "usage: seatrial-runner stage|agent|verifier|context"
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
@@ -39,6 +39,10 @@ def run(arguments: Sequence[str]) -> int:
             from seatrial_runner import verifier
 
             return verifier.run(paths, os.environ)
+        case ["context"]:
+            from seatrial_runner import build_context
+
+            return build_context.run(paths, os.environ)
         case _:
             sys.stderr.write(USAGE + "\n")
             return 2

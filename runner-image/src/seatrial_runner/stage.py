@@ -57,13 +57,13 @@ def run(paths: Paths, environ: Mapping[str, str], *, patience: Patience = PATIEN
             _give_up_root(become)
         _stage(paths, environ, patience)
     except StageFailed as error:
-        return _failed(paths, error.code, error.message)
+        return report_failure(paths, error.code, error.message)
     except OSError as error:
         if error.errno in DISK_FULL:
-            return _failed(paths, StageExit.DISK_FULL, f"no room for the task: {error.strerror}; ask for more storage")
-        return _failed(paths, StageExit.INTERNAL, f"{type(error).__name__}: {error}")
+            return report_failure(paths, StageExit.DISK_FULL, f"no room for the task: {error.strerror}; ask for more storage")
+        return report_failure(paths, StageExit.INTERNAL, f"{type(error).__name__}: {error}")
     except Exception as error:  # noqa: BLE001 - the border: a bug must end with its own exit code and a message
-        return _failed(paths, StageExit.INTERNAL, f"{type(error).__name__}: {error}")
+        return report_failure(paths, StageExit.INTERNAL, f"{type(error).__name__}: {error}")
     return StageExit.OK
 
 
@@ -74,7 +74,7 @@ def _stage(paths: Paths, environ: Mapping[str, str], patience: Patience) -> None
         # A restarted Pod sandbox runs init containers again on the same volumes.
         _remove_tree(leftover)
     try:
-        root = extracted / _fetch(paths, environ, extracted, patience)
+        root = extracted / fetch(paths, environ, extracted, patience)
         if "verifies" in trial:
             _lay_out_for_separate_verifier(paths, trial, root, environ, patience)
         else:
@@ -99,7 +99,7 @@ def _give_up_root(uid: int) -> None:
     os.setresuid(uid, uid, uid)
 
 
-def _fetch(paths: Paths, environ: Mapping[str, str], target: Path, patience: Patience) -> str:
+def fetch(paths: Paths, environ: Mapping[str, str], target: Path, patience: Patience) -> str:
     """Download and extract; returns the name of the root directory."""
     url, digest = environ[contract.VAR_ARCHIVE_URL], environ[contract.VAR_ARCHIVE_SHA256]
     archive = Path(paths.task, ".archive.tar.gz")
@@ -330,7 +330,7 @@ def _write(path: Path, text: str, *, mode: int) -> None:
         file.write(text)
 
 
-def _failed(paths: Paths, code: StageExit, message: str) -> int:
+def report_failure(paths: Paths, code: StageExit, message: str) -> int:
     sys.stderr.write(f"stage: {code.name}: {message}\n")
     body = b""
     for length in (400, 200, 100, 40):

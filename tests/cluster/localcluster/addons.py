@@ -8,6 +8,9 @@ from typing import Any
 from localcluster.settings import (
     CLUSTER_DOMAIN,
     DNS_SERVICE_IP,
+    REGISTRY_NAMESPACE,
+    REGISTRY_NODE_PORT,
+    REGISTRY_PORT,
     S3_NAMESPACE,
     S3_NODE_PORT,
     S3_PORT,
@@ -16,7 +19,16 @@ from localcluster.settings import (
 
 COREDNS_IMAGE = "seatrial.local/coredns:1.14.3"
 S3_IMAGE = "seatrial.local/versitygw:1.8.0"
+REGISTRY_IMAGE = "seatrial.local/registry:3.1.2"
+KANIKO_IMAGE = "seatrial.local/kaniko:1.24.0"
 S3_UID = 65532
+
+REGISTRY_CONFIG = """\
+version: 0.1
+log: {level: warn, accesslog: {disabled: true}}
+storage: {filesystem: {rootdirectory: /data}, delete: {enabled: true}}
+http: {addr: ":5000", secret: no-uploads-survive-a-restart}
+"""
 
 COREFILE = f"""\
 .:53 {{
@@ -171,6 +183,46 @@ def s3_manifests(*, access_key: str, secret_key: str, data_dir: Path | None) -> 
             {"name": "s3", **namespace},
             labels=labels,
             pod={"automountServiceAccountToken": False, "terminationGracePeriodSeconds": 5, "containers": [container], "volumes": volumes},
+        ),
+    ]
+
+
+def registry_manifests(data_dir: Path) -> list[dict[str, Any]]:
+    """An OCI registry without credentials: Service ``registry``, reached at the node's address by everybody.
+
+    Args:
+        data_dir: folder of the node for the images, owned by S3_UID.
+    """
+    labels = {"app.kubernetes.io/name": "registry"}
+    metadata = {"name": "registry", "namespace": REGISTRY_NAMESPACE}
+    container = {
+        "name": "registry",
+        "image": REGISTRY_IMAGE,
+        "imagePullPolicy": "IfNotPresent",
+        "args": ["serve", "/etc/registry/config.yml"],
+        "ports": [{"name": "http", "containerPort": REGISTRY_PORT}],
+        "readinessProbe": {"httpGet": {"path": "/v2/", "port": REGISTRY_PORT}, "periodSeconds": 1},
+        "resources": {"requests": {"cpu": "20m", "memory": "32Mi"}},
+        "securityContext": RESTRICTED,
+        "volumeMounts": [{"name": "data", "mountPath": "/data"}, {"name": "config", "mountPath": "/etc/registry", "readOnly": True}],
+    }
+    port = {"name": "http", "port": REGISTRY_PORT, "targetPort": REGISTRY_PORT, "nodePort": REGISTRY_NODE_PORT}
+    return [
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": REGISTRY_NAMESPACE}},
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"config.yml": REGISTRY_CONFIG}},
+        {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": {"type": "NodePort", "selector": labels, "ports": [port]}},
+        _deployment(
+            metadata,
+            labels=labels,
+            pod={
+                "automountServiceAccountToken": False,
+                "terminationGracePeriodSeconds": 2,
+                "containers": [container],
+                "volumes": [
+                    {"name": "data", "hostPath": {"path": str(data_dir), "type": "Directory"}},
+                    {"name": "config", "configMap": {"name": "registry"}},
+                ],
+            },
         ),
     ]
 

@@ -48,6 +48,7 @@ def _parser() -> argparse.ArgumentParser:
     install.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a further value of the chart, as for helm")
     images = commands.add_parser("images", help="build what changed and give it to the node")
     images.add_argument("names", nargs="*", metavar="NAME", help="such as runner, operator, smoke/hello-pass; all without one")
+    commands.add_parser("registry", help="start a registry in the cluster, with the base image in it; prints addresses as JSON")
     binary = commands.add_parser("binary", help="print the path of a Go binary, built if need be; needs no cluster")
     binary.add_argument("name", choices=sorted(gobuild.BINARIES))
     load_image = commands.add_parser("load", help="give an image archive to the node")
@@ -84,6 +85,9 @@ def _run(arguments: argparse.Namespace, settings: Settings) -> int:
             with shell.locked(settings.lock_file):
                 for name, digest in provider.give_images(arguments.names):
                     print(name, digest)
+        case "registry":
+            with shell.locked(settings.lock_file):
+                print(json.dumps(asdict(provider.start_registry()), indent=2))
         case "binary":
             print(gobuild.build(settings, arguments.name))
         case "load":

@@ -16,6 +16,7 @@ from localcluster.settings import (
     NODE_NAME,
     NODE_POD_CIDR,
     POD_CIDR,
+    REGISTRY_NODE_PORT,
     SERVICE_CIDR,
     Settings,
 )
@@ -54,6 +55,11 @@ class Node:
     @property
     def containerd_socket(self) -> Path:
         return self.dir / "run" / "containerd.sock"
+
+    @property
+    def registry(self) -> str:
+        """Host and port of the cluster's registry, the same for the machine, the node and Pods."""
+        return f"{self.ip}:{REGISTRY_NODE_PORT}"
 
     @property
     def api_url(self) -> str:
@@ -129,6 +135,9 @@ disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapsho
   restrict_oom_score_adj = true
   max_concurrent_downloads = 3
 
+[plugins."io.containerd.grpc.v1.cri".registry]
+  config_path = {json.dumps(str(node.config / "registries"))}
+
 [plugins."io.containerd.grpc.v1.cri".cni]
   bin_dir = "/usr/lib/cni"
   conf_dir = {json.dumps(str(node.config / "cni"))}
@@ -139,6 +148,12 @@ disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapsho
 [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
   SystemdCgroup = false
 """
+
+
+def registry_hosts(node: Node) -> str:
+    """containerd's view of the cluster's registry: plain HTTP."""
+    address = json.dumps(f"http://{node.registry}")
+    return f'server = {address}\n\n[host.{address}]\n  capabilities = ["pull", "resolve"]\n'
 
 
 def cni_config(node: Node) -> dict[str, Any]:
@@ -236,6 +251,7 @@ def config_files(node: Node, *, resolv_conf: str) -> dict[Path, str]:
     return {
         **{path: json.dumps(value, indent=1) + "\n" for path, value in values.items()},
         node.config / "containerd.toml": containerd_config(node),
+        node.config / "registries" / node.registry / "hosts.toml": registry_hosts(node),
         node.config / "resolv.conf": resolv_conf,
     }
 

@@ -53,6 +53,8 @@ BINARIES: Mapping[str, Binary] = {
         Binary("kube-router", "netpol", "github.com/cloudnativelabs/kube-router/v2/cmd/kube-router"),
         # Plays kubelets for tests/perf; needs older client libraries than kube.
         Binary("kwok", "kwok", "sigs.k8s.io/kwok/cmd/kwok"),
+        Binary("registry", "registry", "github.com/distribution/distribution/v3/cmd/registry"),
+        Binary("kaniko", "kaniko", "github.com/GoogleContainerTools/kaniko/cmd/executor"),
         # Only for the test that gives kind-config.yaml to kind's own loader.
         Binary("kind", "kind", "sigs.k8s.io/kind"),
         Binary("envd", "runner-image/envd", "."),

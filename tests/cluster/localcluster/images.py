@@ -18,6 +18,7 @@ from pathlib import Path
 
 from localcluster import debian, gobuild, imagespec, shell
 from localcluster.imagespec import BASE_IMAGE, Context, Image
+from localcluster.push import push
 from localcluster.settings import Settings
 
 DEBIAN_SUITE = "bookworm"
@@ -133,6 +134,18 @@ class Builder:
             self._ensure_base(base_key)
             self._prune()
             return [self.store.find(context.image.name, context.key) or self._build(context) for context in contexts]
+
+    def push_base(self, registry: str, *, repository: str, tag: str) -> None:
+        """Push the base image to a registry that speaks plain HTTP."""
+        key = self.base_key()
+        built = self.store.find(BASE_IMAGE, key)
+        if built is None:
+            debian.install({**debian.IMAGE_PACKAGES, "util-linux": "/usr/bin/unshare"})
+            with shell.locked(self.settings.cache_dir / "locks" / "images.lock"):
+                self._ensure_base(key)
+            built = self.store.find(BASE_IMAGE, key)
+        assert built is not None
+        push(self.store.layout, built.digest, registry=registry, repository=repository, tag=tag)
 
     def base_key(self) -> str:
         return imagespec.tree_key(

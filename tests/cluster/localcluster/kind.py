@@ -15,7 +15,7 @@ from localcluster import addons, config, gobuild, imagespec, oci, s3, shell
 from localcluster.credentials import s3_credentials
 from localcluster.health import http_fault
 from localcluster.images import place
-from localcluster.provider import ComponentStatus, Endpoints
+from localcluster.provider import ComponentStatus, Endpoints, Registry
 from localcluster.settings import S3_BUCKET, S3_NAMESPACE, S3_NODE_PORT, S3_TEST_BUCKET, ClusterError, Settings
 
 PROCESSES = {
@@ -114,6 +114,9 @@ class KindProvider:
                 shell.write(mark, digest)
             answers.append((image.name, digest))
         return answers
+
+    def start_registry(self) -> Registry:
+        raise ClusterError("the kind provider starts no registry; run one beside it as kind's documentation says")
 
     def load_archive(self, archive: Path) -> None:
         self.run(["kind", "load", "image-archive", str(archive), f"--name={self.settings.name}"])

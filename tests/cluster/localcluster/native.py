@@ -10,7 +10,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,8 +21,17 @@ from localcluster.health import http_fault
 from localcluster.images import Builder
 from localcluster.namespaces import Process
 from localcluster.network import Cable
-from localcluster.provider import ComponentStatus, Endpoints
-from localcluster.settings import NODE_NAME, S3_BUCKET, S3_NAMESPACE, S3_NODE_PORT, S3_TEST_BUCKET, ClusterError, Settings
+from localcluster.provider import ComponentStatus, Endpoints, Registry
+from localcluster.settings import (
+    NODE_NAME,
+    REGISTRY_NAMESPACE,
+    S3_BUCKET,
+    S3_NAMESPACE,
+    S3_NODE_PORT,
+    S3_TEST_BUCKET,
+    ClusterError,
+    Settings,
+)
 
 INIT = "init"
 NODE_INIT = Path(__file__).with_name("node_init.py")
@@ -154,6 +163,24 @@ class NativeProvider:
         """Give the node an OCI archive; each image in it carries its name."""
         self._ctr("images", "import", str(archive))
 
+    def start_registry(self) -> Registry:
+        """The cluster's registry, started if it does not run, with the base image in it; kaniko, which builds in Pods, on the node."""
+        node, _ = self._running()
+        have = self.images_on_node()
+        with shell.step("images of registry and builder"):
+            self._import_binary(addons.REGISTRY_IMAGE, "registry", path="bin/registry", have=have)
+            self._import_binary(addons.KANIKO_IMAGE, "kaniko", path="kaniko/executor", have=have)
+        data = self.settings.state_dir / "registry"
+        data.mkdir(parents=True, exist_ok=True)
+        os.chown(data, addons.S3_UID, addons.S3_UID)
+        manifest = json.dumps({"apiVersion": "v1", "kind": "List", "items": addons.registry_manifests(data)})
+        self._kubectl("apply", "--server-side", "--force-conflicts", "--filename=-", stdin=manifest)
+        with shell.step("registry ready"):
+            self._kubectl("rollout", "status", "deployment/registry", f"--namespace={REGISTRY_NAMESPACE}", "--timeout=120s")
+            shell.wait_until("registry", lambda: http_fault(f"http://{node.registry}/v2/"), timeout_seconds=60)
+            Builder(self.settings).push_base(node.registry, repository="seatrial/base", tag="12")
+        return Registry(address=node.registry, base=f"{node.registry}/seatrial/base:12", executor=addons.KANIKO_IMAGE)
+
     def images_on_node(self) -> dict[str, str]:
         """Image name -> digest of its manifest, of all named images on the node."""
         rows = [line.split() for line in self._ctr("images", "list").splitlines()[1:]]
@@ -273,15 +300,19 @@ class NativeProvider:
         self._wait_healthy(node, "containerd")
         have = self.images_on_node()
         for image, binary in ((config.PAUSE_IMAGE, "pause"), (addons.COREDNS_IMAGE, "coredns"), (addons.S3_IMAGE, "versitygw")):
-            source = gobuild.build(self.settings, binary)
-            mark = self.settings.state_dir / "images" / f"{binary}.key"
-            if image in have and mark.exists() and mark.read_text() == source.parent.name:
-                continue
-            archive = self.settings.state_dir / "images" / f"{binary}.tar"
-            oci.write_archive(archive, image=image, files={f"bin/{binary}": source}, entrypoint=[f"/bin/{binary}"])
-            self.load_archive(archive)
-            archive.unlink()
-            shell.write(mark, source.parent.name)
+            self._import_binary(image, binary, path=f"bin/{binary}", have=have)
+
+    def _import_binary(self, image: str, binary: str, *, path: str, have: Mapping[str, str]) -> None:
+        """An image of one Go binary, built and given to the node where it has another one."""
+        source = gobuild.build(self.settings, binary)
+        mark = self.settings.state_dir / "images" / f"{binary}.key"
+        if image in have and mark.exists() and mark.read_text() == source.parent.name:
+            return
+        archive = self.settings.state_dir / "images" / f"{binary}.tar"
+        oci.write_archive(archive, image=image, files={path: source}, entrypoint=[f"/{path}"])
+        self.load_archive(archive)
+        archive.unlink()
+        shell.write(mark, source.parent.name)
 
     def _apply_addons(self, node: Node) -> None:
         data = self.settings.state_dir / "s3"

@@ -31,6 +31,16 @@ class Endpoints:
     """Folder with kubectl and helm."""
 
 
+@dataclass(frozen=True)
+class Registry:
+    address: str
+    """Host and port, the same for the machine, the node and Pods; plain HTTP."""
+    base: str
+    """The base image in it."""
+    executor: str
+    """Image on the node that builds images in Pods."""
+
+
 class Provider(Protocol):
     """One way to have a cluster."""
 
@@ -50,6 +60,10 @@ class Provider(Protocol):
 
     def give_images(self, names: Sequence[str]) -> list[tuple[str, str]]:
         """Build what changed, give the node what it lacks; name and digest of each image, of all images without names."""
+        ...
+
+    def start_registry(self) -> Registry:
+        """A registry in the cluster with the base image in it, and what builds images in Pods."""
         ...
 
     def load_archive(self, archive: Path) -> None:

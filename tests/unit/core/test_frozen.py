@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from seatrial.api.reasons import Reason
-from seatrial.core.frozen import FrozenPlan, PlanRefused, decode_plan, encode_plan
+from seatrial.core.frozen import FrozenPlan, PlanRefused, decode_plan, encode_plan, with_image
 from tests.builders import JobBuilder, make_job, make_task
 
 
@@ -118,3 +119,18 @@ def test_a_task_with_steps_is_refused_for_an_agent_image() -> None:
     refusal = make_job().tasks(task).spec(agent={"image": "x:1"}).plan().tasks[0].refusal
     assert refusal is not None
     assert "use spec.agent.command" in refusal.message
+
+
+@pytest.mark.conforms("H-33")
+def test_a_recorded_build_wins_over_docker_image_and_survives_the_document() -> None:
+    built = "registry:5000/tasks@sha256:" + "ab" * 32
+    plan = make_job().tasks(make_task(image="ready:1"), replace(make_task("bench/task-1", image="ready:1"), image=built)).plan()
+    assert [task.environment_image for task in plan.tasks] == ["ready:1", built]
+    assert decode_plan(encode_plan(plan)) == plan
+
+
+def test_a_task_without_an_image_is_refused_unless_the_cluster_builds_it() -> None:
+    plan = make_job().tasks(make_task("bench/a", image=None), make_task("bench/b", image=None, build="ab" * 20)).plan()
+    assert [task.refusal is None for task in plan.tasks] == [False, True]
+    assert decode_plan(encode_plan(plan)) == plan
+    assert with_image(plan, 1, "registry/x@sha256:0").tasks[1].environment_image == "registry/x@sha256:0"

@@ -13,7 +13,7 @@ from seatrial.api.reasons import Reason
 from seatrial.contract import ErrorInfo
 from seatrial.core.actions import CommitRow, CreatePod, DeletePod, FindResult
 from seatrial.core.observe import PodView
-from seatrial.core.plan import Hold, Observed, Plan, plan
+from seatrial.core.plan import Hold, ImageWait, Observed, Plan, plan
 from seatrial.core.policy import Budget
 from seatrial.core.rows import Row, TrialError, by_trial
 from seatrial.core.trial import Found, Limits, failure
@@ -479,3 +479,25 @@ def test_the_agents_pod_is_removed_once_its_hand_over_is_a_row() -> None:
     over = make_row(name, 0, "retried", error=HANDED_OVER, budget=Budget.FREE, logs_sha256="d" * 64)
     pod = make_pods(job.plan(), 0).phase("Succeeded").view()
     assert [action.uid for action in decide(observe(job, pod, rows=(over,))).deletes] == [pod.uid]
+
+
+def test_trials_whose_image_is_not_there_yet_wait_without_a_pod_and_their_siblings_run() -> None:
+    job = make_job().trials(3).spec(concurrency=2)
+    wait = ImageWait(Reason.IMAGE_BUILDING, "the image of task bench/task-0 is being built")
+    decided = decide(observe(job, images={0: wait}))
+    assert [name for name, _ in created(decided)] == names(job)[1:]
+    assert decided.progress is not None
+    assert (decided.progress.pending, decided.progress.waiting) == (3, {wait.reason: wait.message})
+    assert decided.commits == ()
+
+
+def test_trials_whose_image_cannot_be_built_are_errored_and_their_siblings_run() -> None:
+    job = make_job().trials(2).spec(attempts=2, concurrency=4)
+    decided = decide(
+        observe(job, images={0: failure(Reason.IMAGE_BUILD_FAILED, "environment/Dockerfile line 2, RUN false: exit status 1")})
+    )
+    rows = [commit.row for commit in decided.commits]
+    assert [(row.outcome, row.rewards, row.error and row.error.harbor, row.pod) for row in rows] == [
+        ("errored", None, "SandboxBuildFailedError", "")
+    ] * 2
+    assert len(created(decided)) == 2

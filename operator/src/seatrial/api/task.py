@@ -102,12 +102,43 @@ class View(Model):
     )
 
 
+class BuiltImage(Model):
+    """An image that was built from the task's own files, by digest, with what the registry says about it."""
+
+    image: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/-]*@sha256:[0-9a-f]{64}$", max_length=512)] = Field(
+        description="Where it is, as HOST/NAME@sha256:…; never a tag."
+    )
+    key: Annotated[str, Field(pattern=r"^[0-9a-f]{40}$", max_length=40)] = Field(
+        description="Key of Dockerfile, build context, build arguments and platform; equal keys are built once."
+    )
+    platform: Annotated[str, Field(pattern=r"^[a-z0-9]+/[a-z0-9_]+(/[a-z0-9]+)?$", max_length=64)] = Field(
+        default="linux/amd64", description="Platform that it was built for."
+    )
+    user: Annotated[str, Field(max_length=256)] = Field(default="", description="The image's USER; empty means root.")
+    workdir: Annotated[str, Field(max_length=1024)] = Field(default="", description="The image's WORKDIR; empty means /.")
+    entrypoint: tuple[Annotated[str, Field(max_length=4096)], ...] = Field(
+        default=(), max_length=64, description="The image's ENTRYPOINT; it is kept.", json_schema_extra={LIST_TYPE: "atomic"}
+    )
+
+
+class TaskImages(Model):
+    """Images of the task that were built from its Dockerfiles."""
+
+    environment: BuiltImage | None = Field(
+        default=None, description="From environment/Dockerfile; it wins over docker_image of task.toml, as with Harbor's force-build."
+    )
+    verifier: BuiltImage | None = Field(default=None, description="From tests/Dockerfile, of a separate verifier.")
+
+
 class TaskSpec(Model):
     """What the task is; a change publishes a new revision and leaves running jobs alone."""
 
     source: TaskSource = Field(description="The task's archive.")
     native_task_id: Annotated[str, Field(min_length=1, max_length=255)] | None = Field(
         default=None, description="Harbor's name of the task, such as bench/hello-world; optional here, always checked against the archive."
+    )
+    images: TaskImages | None = Field(
+        default=None, description="Images built from the archive's Dockerfiles, pinned; written by seatrial publish --build."
     )
     metrics: tuple[MetricSpec, ...] = Field(
         default=(),

@@ -36,6 +36,7 @@ def is_terminal() -> bool:
 
 _WORDS: Final = {
     "check": "checked",
+    "build": "images",
     "pack": "packed",
     "upload": "stored",
     "register": "registered",

@@ -354,6 +354,14 @@ def progress_line(job: Raw) -> str:
 
 # --- publish --------------------------------------------------------------------------------------------------------------------------
 
+IMAGE_COLUMNS: Final = [
+    Column("TASK", lambda item: item["task"]),
+    Column("ROLE", lambda item: item["role"]),
+    Column("OUTCOME", lambda item: item["outcome"]),
+    Column("USER", lambda item: item["user"]),
+    Column("IMAGE", lambda item: item["image"]),
+]
+
 PUBLISHED_COLUMNS: Final = [
     Column("TASK", lambda item: item["name"]),
     Column("NATIVE ID", lambda item: item["nativeTaskId"]),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from seatrial.cli.exits import Exit
+from seatrial.cli.images import BuildFlags
 from seatrial.cli.options import ClusterOptions, DryRun, Output, OutputOption, Session, StoreFlags, expand
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ def publish(
     dataset: Annotated[
         str | None, typer.Option("--dataset", metavar="NAME[@VERSION]", help="Dataset of the registry.", show_default=False)
     ] = None,
+    images: BuildFlags,
     taskset: Annotated[str | None, typer.Option("--taskset", help="Group the tasks into this Taskset.", show_default=False)] = None,
     fileset: Annotated[
         str | None, typer.Option("--fileset", help="NS/NAME or NAME of the archives; else NAMESPACE/harbor-tasks.", show_default=False)
@@ -56,6 +58,7 @@ def publish(
     name_template: Annotated[str, typer.Option("--name-template", help="Object names; fields {name} and {dir}.")] = "{name}",
     create: Annotated[bool, typer.Option("--create", help="Refuse tasks that exist already.")] = False,
     partial: Annotated[bool, typer.Option("--partial", help="Publish what is good although something is bad.")] = False,
+    build: Annotated[bool, typer.Option("--build", help="First build and push what Dockerfiles describe and the registry lacks.")] = False,
     timeout: Annotated[float, typer.Option("--timeout", help="Seconds to wait for verification.")] = 300,
     dry_run: DryRun = False,
     output: OutputOption = Output.TABLE,
@@ -69,7 +72,10 @@ def publish(
       seatrial publish ./suite --taskset smoke -n evals
       seatrial publish --registry registry.json --dataset bench@1.0 --taskset bench
     """
+    from dataclasses import replace
+
     from seatrial.cli.console import note, publish_progress
+    from seatrial.cli.images import image_build
     from seatrial.sdk.publish import PublishOptions, SuiteRefused
     from seatrial.sdk.publish import publish as run_publish
     from seatrial.sdk.request import parse_pairs
@@ -94,6 +100,8 @@ def publish(
         timeout_seconds=timeout,
     )
     session = Session(cluster, store)
+    if build:
+        options = replace(options, build=image_build(images, session, dry_run=dry_run))
     try:
         with _suite(path, registry, dataset) as source, publish_progress() as progress:
             report = run_publish(source, options, cluster=session.cluster, settings=session.settings, progress=progress)

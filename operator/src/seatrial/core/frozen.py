@@ -59,11 +59,22 @@ class PlannedTask:
     loose_files: bool = False
     """``environment/`` has files and the image is ready-made: they are uploaded."""
     compose: bool = False
+    image: str | None = None
+    """The environment's image by digest, built from its Dockerfile and recorded with the Task; it wins over ``docker_image``."""
+    build: str | None = None
+    """Key of the image that the cluster builds before the first trial of this task; only without an image."""
+    verifier_image: str | None = None
+    """The separate verifier's image by digest, built from ``tests/Dockerfile`` and recorded with the Task; it holds the tests."""
     extra_scoring: bool = False
     """The Task names metrics or views beside the verifier's rewards."""
     labels: Mapping[str, str] = field(default_factory=dict)
     """Free words by which scores are broken down: ``category`` and ``difficulty`` of task.toml's metadata."""
     refusal: Refusal | None = None
+
+    @property
+    def environment_image(self) -> str | None:
+        """The image that the environment runs: the recorded build, else ``docker_image``; None while it has to be built."""
+        return self.image or self.config.environment.docker_image
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +149,12 @@ def frozen_spec(spec: EvalJobSpec) -> dict[str, Any]:
     return {key: value for key, value in spec.raw().items() if key not in _MUTABLE}
 
 
+def with_image(plan: FrozenPlan, task: int, image: str) -> FrozenPlan:
+    """``plan`` as if the image that the cluster has built for one task were recorded with it."""
+    tasks = (*plan.tasks[:task], replace(plan.tasks[task], image=image, build=None), *plan.tasks[task + 1 :])
+    return replace(plan, tasks=tasks)
+
+
 def task_labels(metadata: Mapping[str, Any]) -> dict[str, str]:
     """``category`` and ``difficulty`` of a task's free metadata, where they are short text."""
     found = ((name, metadata.get(name)) for name in ("category", "difficulty"))
@@ -198,8 +215,8 @@ def _unsupported(task: PlannedTask) -> str | None:
         return "os = 'windows' is not supported: trial Pods run Linux"
     if task.compose:
         return "environment/docker-compose.yaml is not supported by this version"
-    if environment.docker_image is None:
-        return "has no image: build it, push it, and set [environment].docker_image in task.toml"
+    if task.environment_image is None and task.build is None:
+        return "has no image: publish it with --build, let the operator build (builds.repository of the chart), or set docker_image"
     if environment.tpu is not None:
         return "[environment].tpu is not supported by this version"
     if task.extra_scoring:
@@ -312,6 +329,9 @@ def _task_to_json(task: PlannedTask) -> dict[str, Any]:
         "compose": task.compose,
         "extraScoring": task.extra_scoring,
         **({"labels": dict(task.labels)} if task.labels else {}),
+        **({"image": task.image} if task.image else {}),
+        **({"build": task.build} if task.build else {}),
+        **({"verifierImage": task.verifier_image} if task.verifier_image else {}),
         "config": config_to_json(task.config),
         "refusal": {"reason": task.refusal.reason.value, "message": task.refusal.message} if task.refusal else None,
     }
@@ -331,5 +351,8 @@ def _task_from_json(body: Mapping[str, Any]) -> PlannedTask:
         compose=body["compose"],
         extra_scoring=body["extraScoring"],
         labels=body.get("labels", {}),
+        image=body.get("image"),
+        build=body.get("build"),
+        verifier_image=body.get("verifierImage"),
         refusal=Refusal(Reason(refusal["reason"]), refusal["message"]) if refusal else None,
     )

@@ -42,6 +42,13 @@ class Stop(NamedTuple):
     message: str
 
 
+class ImageWait(NamedTuple):
+    """The image of a task is not there yet: its trials wait, those of other tasks go on."""
+
+    reason: Reason
+    message: str
+
+
 class Hold(NamedTuple):
     """No Pod is created before ``until``."""
 
@@ -70,6 +77,8 @@ class Observed:
     """What the store answered for retries without a verdict."""
     refused: Mapping[tuple[str, int], Judgement] = field(default_factory=dict)
     """Pods that could not be created, for good."""
+    images: Mapping[int, ImageWait | Judgement] = field(default_factory=dict)
+    """By number of the task: the wait for an image that the cluster builds, or why there will be none. Absent: nothing to wait for."""
     started_at: datetime | None = None
     hold: Hold | None = None
     saved: bool = False
@@ -320,6 +329,10 @@ class _Pass:
             self._commit(trial, rows, retry, refused, None)
         elif stop is not None:
             self.commits.append(CommitRow(_cancelled(trial.name, retry, stop, self.now, None)))
+        elif isinstance(image := self.observed.images.get(trial.task), Judgement):
+            self._commit(trial, rows, retry, image, None)
+        elif image is not None:
+            self._waiting.setdefault(image.reason, image.message)
         else:
             ready = self._ready_at(trial, rows)
             if ready is None or ready <= self.now:

@@ -318,11 +318,11 @@ def _stage_failure(pod: PodView) -> Judgement | None:
     if stage.exit_code in (137, 143):
         return None if pod.deleting else failure(Reason.CONTAINER_KILLED, f"container stage was killed (exit {stage.exit_code})")
     reason, text = _STAGE.get(stage.exit_code or 0, (Reason.RUNNER_CRASHED, f"container stage failed with exit {stage.exit_code}"))
-    detail = _stage_message(stage.message)
+    detail = stage_message(stage.message)
     return failure(reason, f"{detail} ({text})" if detail else text)
 
 
-def _stage_message(text: str) -> str:
+def stage_message(text: str) -> str:
     """The text of ``{"message": …}``; anything else as it is, cut."""
     match = re.match(r'\s*\{\s*"message"\s*:\s*"((?:[^"\\]|\\.)*)"', text)
     return (match[1].encode().decode("unicode_escape", errors="replace") if match else text)[:400]

@@ -126,7 +126,7 @@ class Place(NamedTuple):
 
 
 def agent_place(task: PlannedTask) -> Place:
-    return Place(task.config.environment, "environment", task.config.environment.docker_image or "")
+    return Place(task.config.environment, "environment", task.environment_image or "")
 
 
 def separate_place(task: PlannedTask) -> Place | None:
@@ -140,7 +140,9 @@ def separate_place(task: PlannedTask) -> Place | None:
     if own is not None and own.docker_image:
         return Place(section, "verifier.environment", own.docker_image, is_bundled=True)
     name = "environment" if own is None else "verifier.environment"
-    return Place(section, name, task.config.environment.docker_image or "")
+    if task.verifier_image is not None:
+        return Place(section, name, task.verifier_image, is_bundled=True)
+    return Place(section, name, task.environment_image or "")
 
 
 def environment_env(task: PlannedTask, spec: EvalJobSpec, place: Place | None = None) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ from seatrial.api.reasons import Reason
 from seatrial.contract import encode_input
 from seatrial.core import naming
 from seatrial.core.actions import CreatePod, DeletePod
-from seatrial.core.frozen import FrozenPlan
+from seatrial.core.frozen import FrozenPlan, with_image
 from seatrial.core.manifests import (
     AgentsWork,
     ResourceModeWithoutValue,
@@ -107,14 +107,14 @@ class Executor:
     def forget(self, job_uid: str) -> None:
         self._secrets.discard(job_uid)
 
-    async def create(self, plan: FrozenPlan, spec: EvalJobSpec, action: CreatePod) -> Outcome:
-        """Create the Pod of one retry.
+    async def create(self, plan: FrozenPlan, spec: EvalJobSpec, action: CreatePod, *, image: str | None = None) -> Outcome:
+        """Create the Pod of one retry; ``image`` is that of an environment which the cluster has built.
 
         Raises:
             NamespaceGone: the job goes away. Unavailable: the outcome is unknown; the same action may be repeated.
         """
         try:
-            body = self._manifest(plan, spec, action)
+            body = self._manifest(plan, spec, action, image)
         except (MissingVariable, ResourceModeWithoutValue) as error:
             return Refused(failure(Reason.VALUE_ERROR, str(error)))
         except ValueError as error:  # the encoded input is too long
@@ -173,8 +173,10 @@ class Executor:
         items = sorted(page.get("items") or (), key=lambda item: str(item.get("lastTimestamp") or item.get("eventTime") or ""))
         return f"{items[-1].get('reason', '')}: {items[-1].get('message', '')}"[:500] if items else ""
 
-    def _manifest(self, plan: FrozenPlan, spec: EvalJobSpec, action: CreatePod) -> dict[str, Any]:
+    def _manifest(self, plan: FrozenPlan, spec: EvalJobSpec, action: CreatePod, image: str | None) -> dict[str, Any]:
         trial, retry, pods = action.trial, action.retry, self._settings.pods()
+        if image is not None:
+            plan = with_image(plan, trial.task, image)
         task = plan.tasks[trial.task]
         seconds = min(url_seconds(task, spec, pods), MAX_EXPIRES_SECONDS)
         prefix = naming.job_prefix(plan.namespace, plan.job, plan.uid)

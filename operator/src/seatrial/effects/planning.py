@@ -39,6 +39,7 @@ from seatrial.effects.settings import Settings
 from seatrial.effects.store import MAX_EXPIRES_SECONDS
 from seatrial.effects.taskset_pin import Member, Pinner
 from seatrial.errors import AlreadyExists, NotFound
+from seatrial.taskpkg.imagekey import image_key
 from seatrial.taskpkg.model import TaskConfig
 
 PLAN_BYTES: Final = 512 * 1024 * 1024
@@ -208,6 +209,9 @@ class Planner:
         if revision.digest != member.digest:
             raise PlanRefused(Reason.REVISION_NOT_FOUND, f"member {member.ref}: revision {member.revision} has another digest")
         content, facts = revision.document["content"], revision.document["facts"]
+        config = TaskConfig.model_validate(revision.document["config"])
+        recorded = content.get("images") or {}
+        image = (recorded.get("environment") or {}).get("image")
         return PlannedTask(
             id=content["nativeTaskId"],
             ref=member.ref,
@@ -215,12 +219,22 @@ class Planner:
             archive_key=facts["archive"],
             archive_sha256=content["source"]["sha256"],
             checksum=content["harborHash"],
-            config=TaskConfig.model_validate(revision.document["config"]),
+            config=config,
+            image=image,
+            build=None if image or config.environment.docker_image else self._build_key(facts.get("buildContext")),
+            verifier_image=(recorded.get("verifier") or {}).get("image"),
             loose_files=facts["looseFiles"],
             compose=facts["compose"],
             extra_scoring=bool(content["metrics"] or content["views"]),
             labels=task_labels({**(revision.document["config"].get("metadata") or {}), **content["metadata"]}),
         )
+
+    def _build_key(self, context_key: str | None) -> str | None:
+        """Key of the image that the cluster builds; None where the archive has no context, or the operator no registry to push to."""
+        builds = self._settings.builds()
+        if context_key is None or not builds.repository:
+            return None
+        return image_key(context_key, args=builds.args, platform=builds.platform)
 
     def _check_lifetimes(self, plan: FrozenPlan, job: EvalJob) -> None:
         """Presigned URLs end after seven days; a trial that may run longer would lose its result."""

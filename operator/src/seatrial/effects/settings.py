@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
+from seatrial.core.builds import BuildSettings
 from seatrial.core.manifests import PodSettings
 from seatrial.core.trial import Limits
 from seatrial.effects.store import StoreSettings
@@ -66,6 +67,25 @@ class Settings:
     webhook_url: str = ""
     """Gets a CloudEvent when an EvalJob ends; empty: nobody does."""
     webhook_token: str | None = field(default=None, repr=False)
+
+    build_repository: str = ""
+    """HOST/NAME to which images of tasks are pushed that have a Dockerfile and no image; empty: the operator does not build."""
+    build_executor_image: str = "gcr.io/kaniko-project/executor:v1.24.0"
+    build_insecure: bool = False
+    """The registries of builds speak plain HTTP."""
+    build_args: tuple[str, ...] = ()
+    """NAME=VALUE, for every build."""
+    build_platform: str = "linux/amd64"
+    build_push_secret: str = ""
+    """Secret of type kubernetes.io/dockerconfigjson in each job's namespace, for the push."""
+    build_files: tuple[str, ...] = ()
+    """PATH=CONFIGMAP/KEY: files that only builds see, such as certificates; the ConfigMap is in the job's namespace."""
+    build_memory_limit: str = "4Gi"
+    build_storage_limit: str = "20Gi"
+    build_concurrency: int = 2
+    """Builds at a time, over all jobs."""
+    registry_auth_file: str = ""
+    """config.json of Docker with the credentials by which the operator asks registries."""
 
     namespaces: tuple[str, ...] = ()
     """Namespaces to watch; empty means the whole cluster."""
@@ -158,6 +178,30 @@ class Settings:
         given = (("HTTP_PROXY", self.http_proxy), ("HTTPS_PROXY", self.https_proxy), ("NO_PROXY", self.no_proxy))
         return tuple((spelling, value) for name, value in given if value for spelling in (name, name.lower()))
 
+    def builds(self) -> BuildSettings:
+        """What the builder of images needs.
+
+        Raises:
+            InvalidSpec: a pair is none.
+        """
+        files = {}
+        for path, source in _pairs("SEATRIAL_BUILD_FILES", self.build_files).items():
+            name, slash, key = source.partition("/")
+            if not slash or not path.startswith("/"):
+                raise InvalidSpec("SEATRIAL_BUILD_FILES", f"{path}={source} is not /PATH=CONFIGMAP/KEY")
+            files[path] = (name, key)
+        return BuildSettings(
+            repository=self.build_repository,
+            executor_image=self.build_executor_image,
+            insecure=self.build_insecure,
+            args=_pairs("SEATRIAL_BUILD_ARGS", self.build_args),
+            platform=self.build_platform,
+            push_secret=self.build_push_secret,
+            files=files,
+            memory_limit=self.build_memory_limit,
+            storage_limit=self.build_storage_limit,
+        )
+
     def limits(self, *, pending_seconds: float) -> Limits:
         """How long Pods of a job may wait."""
         return Limits(
@@ -178,6 +222,16 @@ class Settings:
         return namespace == other or other in self.shared_namespaces
 
 
+def _pairs(variable: str, values: tuple[str, ...]) -> dict[str, str]:
+    found = {}
+    for item in values:
+        name, equals, value = item.partition("=")
+        if not name or not equals:
+            raise InvalidSpec(variable, f"{item!r} is not NAME=VALUE")
+        found[name] = value
+    return found
+
+
 def read_settings(environment: Mapping[str, str]) -> Settings:
     """Settings from environment variables; empty ones count as unset, unknown ones with our prefix are left alone.
 
@@ -194,7 +248,9 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         elif item.name in ("s3_endpoint", "s3_bucket", "s3_access_key", "s3_secret_key"):
             raise InvalidSpec(variable, "must be set; the chart writes it from its values")
     values.setdefault("identity", f"{socket.gethostname()}_{uuid.uuid4()}")
-    return Settings(**values)
+    settings = Settings(**values)
+    settings.builds()
+    return settings
 
 
 def _read(variable: str, text: str, kind: Any) -> Any:

@@ -14,13 +14,14 @@ from typing import IO, Any, Final, NamedTuple
 
 from seatrial.api.meta import StatusText
 from seatrial.api.reasons import Reason
-from seatrial.api.task import Task, TaskResources, TaskSummary, TaskTimeouts
+from seatrial.api.task import Task, TaskImages, TaskResources, TaskSummary, TaskTimeouts
 from seatrial.core.frozen import config_to_json
 from seatrial.effects.aiostore import AsyncStore
 from seatrial.effects.revisions import Revision, RevisionMismatch, Revisions, UnknownRevision
 from seatrial.effects.settings import Settings
 from seatrial.errors import Conflict, Forbidden, NotFound, SeatrialError
 from seatrial.taskpkg.extract import ArchiveError, extract_archive
+from seatrial.taskpkg.imagekey import ContextError, read_context
 from seatrial.taskpkg.instruction import record_instruction
 from seatrial.taskpkg.isolated import check_untrusted
 from seatrial.taskpkg.model import TaskConfig
@@ -49,6 +50,8 @@ class Facts(NamedTuple):
     config: TaskConfig
     loose_files: bool
     compose: bool
+    build_context: str | None = None
+    """Key of ``environment/`` as a build context; None where it has no Dockerfile, or none that can be built."""
 
 
 class Verified(NamedTuple):
@@ -93,7 +96,12 @@ class TaskVerifier:
                 content=task_content(task, facts),
                 extra={
                     "config": config_to_json(facts.config),
-                    "facts": {"archive": key, "looseFiles": facts.loose_files, "compose": facts.compose},
+                    "facts": {
+                        "archive": key,
+                        "looseFiles": facts.loose_files,
+                        "compose": facts.compose,
+                        **({"buildContext": facts.build_context} if facts.build_context else {}),
+                    },
                 },
             )
             tags = await self._revisions.tags("task", task, revision.number)
@@ -103,7 +111,7 @@ class TaskVerifier:
             raise Refused(Reason.REVISION_CONFLICT, str(error)) from error
         except UnknownRevision as error:
             raise Refused(Reason.REVISION_NOT_FOUND, str(error)) from error
-        return Verified(revision, tags, facts.native_id, summarise(facts.config))
+        return Verified(revision, tags, facts.native_id, summarise(facts.config, task.spec.images))
 
     def _read(self, key: str, sha256: str) -> Facts:
         """In a thread: everything about the archive that has to be known."""
@@ -153,7 +161,18 @@ def _facts(root: Path) -> Facts:
         and environment.is_dir()
         and any(environment.iterdir()),
         compose=compose,
+        build_context=_build_context(environment, is_compose=compose),
     )
+
+
+def _build_context(environment: Path, *, is_compose: bool) -> str | None:
+    if is_compose or not (environment / DOCKERFILE).is_file():
+        return None
+    try:
+        return read_context(environment).key
+    except (ContextError, OSError):
+        # For the builder to refuse, with its own words, and only when a job needs the image.
+        return None
 
 
 def archive_key(ref: str) -> str:
@@ -170,20 +189,24 @@ def task_content(task: Task, facts: Facts) -> dict[str, Any]:
         "instruction": facts.instruction,
         "metrics": spec.get("metrics", []),
         "views": spec.get("views", {}),
+        # Absent where nothing is recorded: the digests of tasks without builds stay what they were.
+        **({"images": images} if (images := spec.get("images")) else {}),
         "metadata": spec.get("metadata", {}),
         "harborHash": facts.checksum,
     }
 
 
-def summarise(config: TaskConfig) -> TaskSummary:
+def summarise(config: TaskConfig, images: TaskImages | None = None) -> TaskSummary:
     """The bounded projection for ``status.summary``."""
     environment = config.environment
+    built = images.environment if images is not None else None
+    image = built.image if built is not None else environment.docker_image
 
     def bounded(value: float | None) -> float | None:
         return None if value is None or value < 0 else value
 
     return TaskSummary(
-        image=StatusText.cut(environment.docker_image, 512) if environment.docker_image else None,
+        image=StatusText.cut(image, 512) if image else None,
         timeouts=TaskTimeouts(
             agent=bounded(config.agent.timeout_sec),
             verifier=bounded(config.verifier.timeout_sec),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -16,15 +16,15 @@ from typing import Any, Final, Protocol
 
 from pydantic import ValidationError
 
-from seatrial.api.evaljob import EvalJob
+from seatrial.api.evaljob import EvalJob, EvalJobSpec
 from seatrial.api.names import EVALJOB
 from seatrial.api.reasons import Reason
 from seatrial.core import naming
 from seatrial.core.actions import CommitRow, DeletePod, FindResult
-from seatrial.core.frozen import PlanRefused
+from seatrial.core.frozen import FrozenPlan, PlannedTask, PlanRefused
 from seatrial.core.manifests import GRACE_SECONDS
 from seatrial.core.observe import PodView, parse_time
-from seatrial.core.plan import STOP_GRACE_SECONDS, Hold, Observed, Plan, plan
+from seatrial.core.plan import STOP_GRACE_SECONDS, Hold, ImageWait, Observed, Plan, plan
 from seatrial.core.rows import Row
 from seatrial.core.status import (
     Context,
@@ -60,6 +60,14 @@ ROUNDS: Final = 6
 """Plans per pass: commits and look-ups make another one worth while at once."""
 PARALLEL_CREATES: Final = 16
 WAIT_SECONDS: Final = 2.0
+
+
+class Images(Protocol):
+    """What is used of the builds."""
+
+    def look(self, plan: FrozenPlan, spec: EvalJobSpec, tasks: Iterable[int]) -> dict[int, ImageWait | Judgement]: ...
+    def image(self, namespace: str, task: PlannedTask) -> str | None: ...
+    def forget(self, job_uid: str) -> None: ...
 
 
 class Pods(Protocol):
@@ -108,8 +116,9 @@ class JobPass:
         clock: Clock,
         metrics: Metrics,
         webhook: Webhook,
+        images: Images,
     ) -> None:
-        self._webhook = webhook
+        self._webhook, self._images = webhook, images
         self._pods, self._planner, self._store, self._executor = pods, planner, store, executor
         self._writer, self._settings, self._clock, self._metrics = writer, settings, clock, metrics
         self._memories: dict[str, Memory] = {}
@@ -273,7 +282,8 @@ class JobPass:
                 if memory.hold is not None and memory.hold.reason is not Reason.QUEUED and memory.hold.until > self._clock.now():
                     return
                 try:
-                    outcome = await self._executor.create(frozen, job.spec, action)
+                    image = self._images.image(frozen.namespace, frozen.tasks[action.trial.task])
+                    outcome = await self._executor.create(frozen, job.spec, action, image=image)
                 except Unavailable as error:
                     failures.append(error)
                     return
@@ -341,10 +351,20 @@ class JobPass:
             deleted=frozenset(memory.deleted),
             found=memory.found,
             refused=memory.refused,
+            images=self._look_for_images(job, memory),
             started_at=parse_time(job.status.start_time),
             hold=memory.hold,
             saved=memory.summary_key is not None,
         )
+
+    def _look_for_images(self, job: EvalJob, memory: Memory) -> dict[int, ImageWait | Judgement]:
+        """Waits and failures of images that the cluster builds, for tasks with trials to come."""
+        frozen = memory.loaded.plan
+        if job.spec.suspend or job.spec.cancel or not any(task.build for task in frozen.tasks):
+            return {}
+        rows = memory.rows.by_trial
+        open_tasks = {trial.task for trial in frozen.trials if not ((last := rows.get(trial.name, ())) and last[-1].is_final)}
+        return self._images.look(frozen, job.spec, sorted(open_tasks))
 
     async def _remember(self, body: Raw, job: EvalJob) -> Memory:
         """Everything a restart needs: the plan, the rows, and one listing of what trials have stored.
@@ -550,6 +570,7 @@ class JobPass:
         self._short.discard(uid)
         self._pods.forget(uid)
         self._executor.forget(uid)
+        self._images.forget(uid)
 
 
 def _name(body: Raw) -> str:

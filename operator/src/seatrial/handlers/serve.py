@@ -14,6 +14,7 @@ import signal
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any, Final
 
 import kopf
@@ -21,6 +22,7 @@ import kopf
 from seatrial.api.names import EVALJOB, TASK, TASKSET
 from seatrial.core.observe import PodView
 from seatrial.effects.aiostore import AsyncStore, ObjectStore
+from seatrial.effects.builds import ImageBuilds
 from seatrial.effects.clock import Clock, SystemClock
 from seatrial.effects.events import EventPoster
 from seatrial.effects.execute import Executor
@@ -31,6 +33,7 @@ from seatrial.effects.metrics import Metrics
 from seatrial.effects.planning import Planner
 from seatrial.effects.queue import WorkQueue
 from seatrial.effects.references import Objects, list_objects
+from seatrial.effects.registry import Registry, docker_auths
 from seatrial.effects.revisions import Revisions
 from seatrial.effects.settings import Settings
 from seatrial.effects.task_verify import TaskVerifier
@@ -129,6 +132,16 @@ class Operator:
             clock=clock,
             metrics=metrics,
             webhook=self.webhook,
+            images=ImageBuilds(
+                kube,
+                files,
+                _registry(settings),
+                settings=settings.builds(),
+                pods=settings.pods(),
+                concurrency=settings.build_concurrency,
+                clock=clock,
+                wake=self._pods_changed,
+            ),
         )
         self._passes: dict[str, Callable[[Raw], Awaitable[float | None]]] = {
             TASK: TaskPass(TaskVerifier(files, revisions, settings), writer, clock).run,
@@ -222,6 +235,13 @@ class Operator:
         key = self._uids.get(job_uid)
         if key is not None:
             self.queue.add(key)
+
+
+def _registry(settings: Settings) -> Registry:
+    builds = settings.builds()
+    insecure = (builds.repository.partition("/")[0],) if builds.insecure and builds.repository else ()
+    auths = docker_auths(Path(settings.registry_auth_file)) if settings.registry_auth_file else {}
+    return Registry(insecure=insecure, auths=auths)
 
 
 async def serve(*, settings: Settings, access: Access, store: ObjectStore) -> None:

@@ -27,6 +27,7 @@ from seatrial.core.naming import label_value
 from seatrial.effects.store import Store, StoreSettings
 from seatrial.errors import InvalidSpec, SeatrialError
 from seatrial.sdk.cluster import Cluster, Raw
+from seatrial.sdk.images import ImageBuild, TaskImage, build_images
 from seatrial.sdk.pack_store import Destination, Stored, key_of, pack_and_store
 from seatrial.taskpkg.check import CheckedTask, check_suite, check_tasks
 from seatrial.taskpkg.dataset import check_dataset
@@ -50,7 +51,7 @@ HEAL_SECONDS: Final = 30.0
 _CHUNK: Final = 8
 
 Outcome = Literal["created", "revised", "unchanged", "failed"]
-Stage = Literal["check", "pack", "upload", "register", "verify", "taskset"]
+Stage = Literal["check", "build", "pack", "upload", "register", "verify", "taskset"]
 
 
 class Progress(NamedTuple):
@@ -93,6 +94,8 @@ class PublishOptions:
     timeout_seconds: float = 300
     """For verification of all tasks together."""
     processes: int = field(default_factory=lambda: min(4, os.cpu_count() or 1))
+    build: ImageBuild | None = None
+    """Build what the tasks' Dockerfiles describe before anything is stored, and record the digests with the Tasks."""
 
 
 class FoundSuite(NamedTuple):
@@ -223,6 +226,7 @@ def publish(
     good = tuple(task for task in suite.tasks if task.valid)
     destination = parse_destination(options, cluster.namespace)
     names = {task.path: task_object_name(task, options) for task in good}
+    images = _images(good, options, progress)
     collisions = _collisions(names)
     existing = _existing(cluster, TASK, set(names.values()))
     if not options.dry_run:
@@ -240,6 +244,7 @@ def publish(
             stored=stored.get(str(task.path)),
             existing=existing.get(names[task.path]),
             collision=collisions.get(task.path),
+            images=images.get(task.path, ()),
         )
         for task in good
     ]
@@ -407,10 +412,13 @@ def _draft(
     stored: Stored | None,
     existing: Raw | None,
     collision: str | None,
+    images: Sequence[TaskImage] = (),
 ) -> _Draft:
     result = PublishedTask(name, task.native_id, task.path, "failed")
     if collision is not None:
         return _Draft(replace(result, message=collision), None)
+    if broken := [image for image in images if image.outcome == "failed"]:
+        return _Draft(replace(result, message=broken[0].message), None)
     if stored is None or stored.outcome == "failed":
         return _Draft(replace(result, message=stored.message if stored else "was not packed"), None)
     result = replace(result, stored=stored.outcome != "packed", ref=stored.ref, sha256=stored.sha256, size_bytes=stored.size_bytes)
@@ -420,6 +428,7 @@ def _draft(
         "source": {"ref": stored.ref, "sha256": stored.sha256, "format": FORMAT},
         "nativeTaskId": task.native_id,
         **({"metadata": metadata} if (metadata := task_metadata(task)) else {}),
+        **({"images": recorded} if (recorded := _recorded(images, options)) else {}),
         **({"tags": list(options.tags)} if options.tags else {}),
     }
     if existing is None:
@@ -430,6 +439,31 @@ def _draft(
         again = judged is not None and judged["status"] == "False"
         return _Draft(replace(result, outcome="unchanged", revision=status.get("revision"), digest=status.get("digest")), None, again)
     return _Draft(replace(result, outcome="revised"), spec)
+
+
+def _images(
+    tasks: Sequence[CheckedTask], options: PublishOptions, progress: Callable[[Progress], None]
+) -> dict[Path, tuple[TaskImage, ...]]:
+    """The images of each task, built where they were missing."""
+    build = options.build
+    if build is None:
+        return {}
+    found: dict[Path, tuple[TaskImage, ...]] = {}
+    for image in build_images(
+        tasks,
+        replace(build.options, dry_run=build.options.dry_run or options.dry_run),
+        builder=build.builder,
+        registry=build.registry,
+        progress=lambda done, total, name: progress(Progress("build", done, total, name)),
+    ):
+        found[image.task] = (*found.get(image.task, ()), image)
+    return found
+
+
+def _recorded(images: Sequence[TaskImage], options: PublishOptions) -> Raw:
+    """``spec.images`` of the Task."""
+    platform = options.build.options.platform if options.build is not None else ""
+    return {image.role: image.record(platform) for image in images if image.image}
 
 
 def _has(present: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:

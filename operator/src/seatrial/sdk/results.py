@@ -314,9 +314,7 @@ def task_values(trials: Iterable[TrialRecord], key: str) -> dict[str, list[float
 
 def reward_rows(trials: Iterable[TrialRecord]) -> list[Mapping[str, float] | None]:
     """What a metric script reads: the rewards of each ended trial, None without a valid one; cancelled trials are left out."""
-    return [
-        dict(trial.rewards or {}) if trial.state == "scored" else None for trial in trials if trial.state in ("scored", "errored")
-    ]
+    return [dict(trial.rewards or {}) if trial.state == "scored" else None for trial in trials if trial.state in ("scored", "errored")]
 
 
 def cost_points(files: JobFiles, key: str) -> list[Point]:

@@ -52,6 +52,11 @@ class Endpoints:
     path_style: bool
     secret: str
     """Name of the Secret with ``accessKey`` and ``secretKey`` in the operator's namespace; empty: there is none."""
+    image_repository: str = ""
+    """HOST/NAME to which images of tasks are pushed; empty: the chart names none."""
+    image_insecure: bool = False
+    image_args: Mapping[str, str] = field(default_factory=dict)
+    """Build arguments that the operator uses too; equal arguments give equal keys."""
 
 
 def operator_namespace(environment: Mapping[str, str] = os.environ) -> str:
@@ -81,6 +86,9 @@ def read_endpoints(cluster: Cluster, *, environment: Mapping[str, str] = os.envi
         region=data.get("region") or "us-east-1",
         path_style=data.get("pathStyle", "true") != "false",
         secret=data.get("credentialsSecret", ""),
+        image_repository=data.get("imageRepository", ""),
+        image_insecure=data.get("imageInsecure") == "true",
+        image_args=dict(pair.split("=", 1) for pair in data.get("imageArgs", "").split(",") if "=" in pair),
     )
 
 

@@ -1,0 +1,284 @@
+"""Images that the cluster builds before the first trial of a task: asked for by passes, made in the background, once per key.
+
+State is what the registry has and which Pods live; nothing else survives a restart, and nothing else is needed. A registry that does not
+answer is waited for: no trial is errored for it until ``timeouts.pending`` is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final
+
+from seatrial.api.evaljob import EvalJobSpec
+from seatrial.api.names import LABEL_JOB
+from seatrial.api.reasons import Reason
+from seatrial.core.builds import BUILD, CONTEXT, LABEL_BUILD, BuildSettings, Passing, Pushed, build_pod, build_pod_name, judge_build
+from seatrial.core.frozen import FrozenPlan, PlannedTask
+from seatrial.core.manifests import PodSettings
+from seatrial.core.observe import parse_time
+from seatrial.core.plan import ImageWait
+from seatrial.core.trial import Judgement, failure
+from seatrial.core.trial_input import timeouts
+from seatrial.effects.aiostore import AsyncStore
+from seatrial.effects.clock import Clock
+from seatrial.effects.kube import Kube, MissingRight, NamespaceGone, QuotaExceeded, Rejected, core_path
+from seatrial.effects.registry import Registry
+from seatrial.errors import AlreadyExists, Conflict, Forbidden, InvalidSpec, NotFound, SeatrialError, Unavailable
+
+log = logging.getLogger(__name__)
+
+POLL_SECONDS: Final = 1.5
+PAUSES_SECONDS: Final = (2.0, 5.0, 10.0, 20.0, 30.0)
+ATTEMPTS: Final = 3
+"""Pods for one build whose end was not the task's fault."""
+URL_SECONDS: Final = 24 * 3600
+
+Made = str
+"""The image by digest."""
+
+
+@dataclass(slots=True)
+class _Build:
+    state: ImageWait | Judgement | Made
+    task: asyncio.Task[None] | None = None
+    jobs: set[str] = field(default_factory=set)
+    """UIDs of the jobs that wait or have waited for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    plan: FrozenPlan
+    spec: EvalJobSpec
+    task: PlannedTask
+    key: str
+
+    @property
+    def timeout_seconds(self) -> float:
+        return timeouts(self.task, self.spec)["environment"]
+
+
+class ImageBuilds:
+    """Provides images, a few builds at a time."""
+
+    def __init__(
+        self,
+        kube: Kube,
+        store: AsyncStore,
+        registry: Registry,
+        *,
+        settings: BuildSettings,
+        pods: PodSettings,
+        concurrency: int,
+        clock: Clock,
+        wake: Callable[[str], None],
+    ) -> None:
+        """``wake`` gets the UID of a job whose image was settled."""
+        self._kube, self._store, self._registry = kube, store, registry
+        self._settings, self._pods, self._clock, self._wake = settings, pods, clock, wake
+        self._slots = asyncio.Semaphore(concurrency)
+        self._builds: dict[tuple[str, str], _Build] = {}
+
+    def look(self, plan: FrozenPlan, spec: EvalJobSpec, tasks: Iterable[int]) -> dict[int, ImageWait | Judgement]:
+        """Start what is missing, and say what the trials of these tasks wait for; a task that is absent has its image."""
+        states: dict[int, ImageWait | Judgement] = {}
+        for number in tasks:
+            task = plan.tasks[number]
+            if task.build is None:
+                continue
+            state = self._ensure(_Request(plan, spec, task, task.build)).state
+            if not isinstance(state, str):
+                states[number] = state
+        return states
+
+    def image(self, namespace: str, task: PlannedTask) -> str | None:
+        """The image of a task whose build is done, by digest."""
+        if task.build is None:
+            return None
+        build = self._builds.get((namespace, task.build))
+        return build.state if build is not None and isinstance(build.state, str) else None
+
+    def forget(self, job_uid: str) -> None:
+        """The job is over; builds that nobody else waits for end."""
+        for place, build in list(self._builds.items()):
+            build.jobs.discard(job_uid)
+            if not build.jobs:
+                if build.task is not None:
+                    build.task.cancel()
+                del self._builds[place]
+
+    def _ensure(self, request: _Request) -> _Build:
+        place = (request.plan.namespace, request.key)
+        build = self._builds.get(place)
+        # A failure holds for the jobs that met it; a later job tries again, because the base image may be there now.
+        stale = build is not None and isinstance(build.state, Judgement) and request.plan.uid not in build.jobs
+        if build is None or stale:
+            build = _Build(state=ImageWait(Reason.IMAGE_BUILDING, f"the image of task {request.task.id} is not built yet"))
+            self._builds[place] = build
+            build.task = asyncio.create_task(self._provide(request, build), name=f"image {request.key[:12]}")
+        build.jobs.add(request.plan.uid)
+        return build
+
+    async def _provide(self, request: _Request, build: _Build) -> None:
+        began = self._clock.monotonic()
+        failures = pauses = 0
+        while isinstance(build.state, ImageWait):
+            try:
+                outcome = await self._try(request, build)
+            except (InvalidSpec, Rejected, NamespaceGone) as error:
+                outcome = failure(Reason.POD_REJECTED, f"the image of task {request.task.id} cannot be built: {error}")
+            except (SeatrialError, OSError) as error:
+                # The registry, the store or the API does not answer, or does not let us in: that passes, or a person acts.
+                reason = Reason.REGISTRY_UNAVAILABLE if isinstance(error, Unavailable | Forbidden) else Reason.IMAGE_BUILDING
+                self._wait(build, f"the image of task {request.task.id} waits: {error}")
+                outcome = Passing(failure(reason, f"the image could not be provided in time: {error}"))
+                failures -= 1  # nothing was tried
+            except Exception:
+                log.exception("build failed with a bug", extra={"job": request.plan.job, "task": request.task.id})
+                outcome = failure(Reason.RUNNER_CRASHED, "the operator could not build the image; its log says why")
+            if not isinstance(outcome, Passing):
+                build.state = outcome
+                break
+            failures += 1
+            if failures >= ATTEMPTS or self._clock.monotonic() - began > request.spec.timeouts.pending.seconds:
+                build.state = outcome.judgement
+                break
+            await asyncio.sleep(PAUSES_SECONDS[min(pauses, len(PAUSES_SECONDS) - 1)])
+            pauses += 1
+        state = build.state
+        log.info(
+            "image settled",
+            extra={
+                "job": request.plan.job,
+                "task": request.task.id,
+                "reason": state.error.type if isinstance(state, Judgement) and state.error is not None else "Pushed",
+            },
+        )
+        for uid in build.jobs:
+            self._wake(uid)
+
+    async def _try(self, request: _Request, build: _Build) -> Made | Passing | Judgement:
+        tag = f"{self._settings.repository}:{request.key}"
+        digest = await asyncio.to_thread(self._registry.digest, tag)
+        if digest is not None:
+            return f"{self._settings.repository}@{digest}"
+        async with self._slots:
+            self._wait(build, f"the image of task {request.task.id} is being built from environment/Dockerfile")
+            end = await self._build(request)
+        if isinstance(end, Pushed):
+            return f"{self._settings.repository}@{end.digest}"
+        return end
+
+    def _wait(self, build: _Build, message: str) -> None:
+        build.state = ImageWait(Reason.IMAGE_BUILDING, message[:500])
+
+    async def _build(self, request: _Request) -> Pushed | Passing | Judgement:
+        namespace, name = request.plan.namespace, build_pod_name(request.key)
+        path = core_path("pods", namespace=namespace, name=name)
+        body = await self._create(request)
+        began = self._clock.monotonic()
+        uid = body["metadata"]["uid"]
+        try:
+            while True:
+                end = judge_build(body, dockerfile=_staged_text(body), timeout_seconds=request.timeout_seconds)
+                end = end or _overdue(body, request.timeout_seconds, self._clock.now())
+                if end is None and _never_ran(body) and self._clock.monotonic() - began > request.spec.timeouts.pending.seconds:
+                    end = failure(Reason.POD_START_TIMEOUT, f"the build's Pod {name} did not start in time: {_waits_for(body)}")
+                if end is not None:
+                    return end
+                await asyncio.sleep(POLL_SECONDS)
+                try:
+                    body = dict(await self._kube.get(path))
+                except NotFound:
+                    return Passing(failure(Reason.POD_DELETED, f"the build's Pod {name} was deleted"))
+                except Unavailable as error:
+                    log.warning("build not observed", extra={"pod": name, "error": str(error)[:200]})
+                if body["metadata"]["uid"] != uid:
+                    return Passing(failure(Reason.POD_DELETED, f"the build's Pod {name} was replaced"))
+        finally:
+            await asyncio.shield(self._delete(namespace, name, uid))
+
+    async def _create(self, request: _Request) -> dict[str, Any]:
+        """The build's Pod: a new one, or the one that an earlier process or another job has begun."""
+        task = request.task
+        body = build_pod(
+            request.plan,
+            task,
+            key=request.key,
+            archive_url=self._store.presign_get(task.archive_key, expires_seconds=URL_SECONDS),
+            timeout_seconds=request.timeout_seconds,
+            settings=self._settings,
+            pods=self._pods,
+            pull_secrets=[item.name for item in request.spec.pod.image_pull_secrets],
+        )
+        namespace, name = request.plan.namespace, build_pod_name(request.key)
+        path = core_path("pods", namespace=namespace)
+        for _ in range(20):
+            try:
+                return dict(await self._kube.request("POST", path, params={"fieldValidation": "Strict"}, body=body))
+            except AlreadyExists:
+                pass
+            except (QuotaExceeded, MissingRight) as error:
+                raise Unavailable(f"the build's Pod cannot be created: {error}", retry_after=10.0) from error
+            try:
+                found = dict(await self._kube.get(core_path("pods", namespace=namespace, name=name)))
+            except NotFound:
+                continue
+            meta = found["metadata"]
+            labels = meta.get("labels") or {}
+            if labels.get(LABEL_BUILD) != request.key:
+                raise Rejected(f"Pod {name} exists in namespace {namespace} and is no build of ours: remove it")
+            is_over = (found.get("status") or {}).get("phase") in ("Failed", "Succeeded")
+            if not meta.get("deletionTimestamp") and (not is_over or labels.get(LABEL_JOB) == request.plan.uid):
+                return found
+            await self._delete(namespace, name, meta["uid"])
+            await asyncio.sleep(POLL_SECONDS)
+        raise Unavailable(f"Pod {name} does not go away", retry_after=10.0)
+
+    async def _delete(self, namespace: str, name: str, uid: str) -> None:
+        body = {"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 1, "preconditions": {"uid": uid}}
+        try:
+            await self._kube.request("DELETE", core_path("pods", namespace=namespace, name=name), body=body)
+        except (NotFound, Conflict):
+            return
+        except SeatrialError as error:
+            # It belongs to a job and goes with it at the latest.
+            log.warning("build not deleted", extra={"pod": name, "error": str(error)[:200]})
+
+
+def _states(body: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    status = body.get("status") or {}
+    items = (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ()))
+    return {item["name"]: item.get("state") or {} for item in items}
+
+
+def _staged_text(body: Mapping[str, Any]) -> str:
+    """The Dockerfile's text, which the init container reports."""
+    staged = _states(body).get(CONTEXT, {}).get("terminated") or {}
+    return str(staged.get("message") or "") if staged.get("exitCode") == 0 else ""
+
+
+def _overdue(body: Mapping[str, Any], timeout_seconds: float, now: datetime) -> Judgement | None:
+    started = parse_time((_states(body).get(BUILD, {}).get("running") or {}).get("startedAt"))
+    if started is None or (now - started).total_seconds() <= timeout_seconds:
+        return None
+    text = f"environment/Dockerfile: the build did not end within {timeout_seconds:g} s"
+    return failure(Reason.IMAGE_BUILD_TIMEOUT, f"{text}; raise [environment].build_timeout_sec or spec.timeouts.build")
+
+
+def _never_ran(body: Mapping[str, Any]) -> bool:
+    states = _states(body)
+    return "running" not in states.get(BUILD, {}) and "running" not in states.get(CONTEXT, {})
+
+
+def _waits_for(body: Mapping[str, Any]) -> str:
+    for name, state in _states(body).items():
+        if waiting := state.get("waiting"):
+            return f"{name}: {waiting.get('reason', '')} {waiting.get('message', '')}"[:300]
+    conditions = (body.get("status") or {}).get("conditions") or ()
+    return next(
+        (f"{item.get('reason')}: {item.get('message')}"[:300] for item in conditions if item.get("status") == "False"), "not scheduled"
+    )

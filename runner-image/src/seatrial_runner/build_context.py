@@ -1,0 +1,61 @@
+"""The init container of a build: fetch the task archive, check it, and leave the build context and nothing else of the task.
+
+Tests and solution never reach a build: a Dockerfile is a stranger's program, and its image is what the agent will work in.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from seatrial import contract
+from seatrial.contract import StageExit
+from seatrial.taskpkg.heredoc import HeredocError, without_heredocs
+from seatrial_runner.paths import Paths
+from seatrial_runner.presigned import DISK_FULL, Patience
+from seatrial_runner.stage import PATIENCE, StageFailed, fetch, report_failure
+
+FOLDER: Final = "environment"
+_MOST_BYTES: Final = 1024 * 1024
+_DOCKERFILE_BYTES: Final = 4000
+"""Of the Dockerfile for the termination message: the operator names the line of a failed build by it."""
+
+
+def run(paths: Paths, environ: Mapping[str, str], *, patience: Patience = PATIENCE) -> int:
+    """Do it; returns a ``StageExit``. The termination message is the Dockerfile's text, or what went wrong."""
+    try:
+        _prepare(paths, environ, patience)
+    except StageFailed as error:
+        return report_failure(paths, error.code, error.message)
+    except OSError as error:
+        code = StageExit.DISK_FULL if error.errno in DISK_FULL else StageExit.INTERNAL
+        return report_failure(paths, code, f"the build context cannot be written: {error.strerror or error}")
+    return StageExit.OK
+
+
+def _prepare(paths: Paths, environ: Mapping[str, str], patience: Patience) -> None:
+    target = Path(environ.get(contract.VAR_CONTEXT_DIR) or paths.task)
+    extracted, context = target / ".extracted", target / FOLDER
+    for leftover in (extracted, context):
+        # A restarted Pod sandbox runs init containers again on the same volumes.
+        shutil.rmtree(leftover, ignore_errors=True)
+    root = extracted / fetch(paths._replace(task=str(target)), environ, extracted, patience)
+    dockerfile = root / FOLDER / "Dockerfile"
+    if not dockerfile.is_file() or dockerfile.is_symlink():
+        raise StageFailed(StageExit.TASK_UNSUPPORTED, "environment/Dockerfile is missing: publish the task again")
+    os.rename(root / FOLDER, context)
+    shutil.rmtree(extracted, ignore_errors=True)
+    with (context / "Dockerfile").open("rb") as stream:
+        data = stream.read(_MOST_BYTES + 1)
+    if len(data) > _MOST_BYTES:
+        raise StageFailed(StageExit.TASK_UNSUPPORTED, f"environment/Dockerfile is larger than {_MOST_BYTES} bytes")
+    try:
+        translated = without_heredocs(data.decode("utf-8", errors="surrogateescape"))
+    except HeredocError as error:
+        raise StageFailed(StageExit.TASK_UNSUPPORTED, f"environment/Dockerfile {error}") from error
+    # Beside the context, so that no COPY can meet it.
+    (target / "Dockerfile").write_text(translated, encoding="utf-8", errors="surrogateescape")
+    Path(paths.termination_log).write_bytes(data[:_DOCKERFILE_BYTES].decode("utf-8", errors="ignore").encode())

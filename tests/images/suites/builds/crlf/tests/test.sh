@@ -1,0 +1,3 @@
+#!/bin/bash
+# A reward of 1 only if the image is what the Dockerfile says.
+if [ "$(tr -d '\r' < /opt/line-ends.txt)" = windows ] && [ "$(cat /tmp/done.txt)" = done ]; then echo 1; else echo 0; fi > /logs/verifier/reward.txt

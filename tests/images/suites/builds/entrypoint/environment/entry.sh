@@ -1,0 +1,3 @@
+#!/bin/sh
+echo yes > /tmp/entered
+exec "$@"

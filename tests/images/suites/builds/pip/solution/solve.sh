@@ -1,0 +1,3 @@
+#!/bin/bash
+echo done > /tmp/done.txt
+true

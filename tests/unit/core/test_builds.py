@@ -1,0 +1,168 @@
+"""Builds in the cluster: the Pod, and what its end means."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from seatrial.api.reasons import Reason
+from seatrial.contract import StageExit
+from seatrial.core.builds import BuildSettings, Passing, Pushed, build_pod, judge_build
+from seatrial.core.manifests import PodSettings
+from seatrial.core.trial import Judgement
+from tests.builders import make_job
+
+KEY = "ab" * 20
+DIGEST = "sha256:" + "cd" * 32
+SETTINGS = BuildSettings(
+    repository="registry:5000/tasks",
+    executor_image="executor:1",
+    insecure=True,
+    args={"BASE": "registry:5000/base:12", "TRAP": "$(HOSTNAME)"},
+    push_secret="push",
+    files={"/etc/pip.conf": ("build-files", "pip.conf")},
+)
+
+
+PLAN = make_job().plan()
+
+
+def make_pod() -> dict[str, Any]:
+    plan = PLAN
+    return build_pod(
+        plan,
+        plan.tasks[0],
+        key=KEY,
+        archive_url="http://s3/a?b=$(c)",
+        timeout_seconds=60.0,
+        settings=SETTINGS,
+        pods=PodSettings("runner:1"),
+    )
+
+
+def test_the_build_pod_meets_pod_security_baseline() -> None:
+    spec = make_pod()["spec"]
+    assert spec["securityContext"] == {"seccompProfile": {"type": "RuntimeDefault"}}
+    assert not any(spec.get(name) for name in ("hostNetwork", "hostPID", "hostIPC"))
+    assert {name for volume in spec["volumes"] for name in volume if name != "name"} == {"emptyDir", "secret", "configMap"}
+    for container in (*spec["initContainers"], *spec["containers"]):
+        context = container["securityContext"]
+        assert not context.get("privileged")
+        assert context["allowPrivilegeEscalation"] is False
+        assert not (context.get("capabilities") or {}).get("add")
+        assert "requests" in container["resources"]
+    assert (spec["automountServiceAccountToken"], spec["enableServiceLinks"]) == (False, False)
+
+
+def test_only_the_init_container_knows_the_archive_and_only_the_executor_the_push_credentials() -> None:
+    (stage,), (executor,) = make_pod()["spec"]["initContainers"], make_pod()["spec"]["containers"]
+    assert [variable["value"] for variable in stage["env"] if variable["name"] == "SEATRIAL_ARCHIVE_URL"] == ["http://s3/a?b=$$(c)"]
+    assert "env" not in executor
+    assert [mount["mountPath"] for mount in executor["volumeMounts"]] == ["/seatrial/context", "/kaniko/.docker", "/etc/pip.conf"]
+    assert "/kaniko/.docker" not in [mount["mountPath"] for mount in stage["volumeMounts"]]
+
+
+def test_the_executor_pushes_under_the_key_and_reports_the_digest() -> None:
+    (executor,) = make_pod()["spec"]["containers"]
+    assert f"--destination=registry:5000/tasks:{KEY}" in executor["args"]
+    assert "--digest-file=/dev/termination-log" in executor["args"]
+    assert executor["args"][-2:] == ["--build-arg=BASE=registry:5000/base:12", "--build-arg=TRAP=$$(HOSTNAME)"]
+    assert executor["terminationMessagePolicy"] == "FallbackToLogsOnError"
+
+
+def test_the_pod_is_found_by_job_and_key_and_goes_with_its_job() -> None:
+    plan, meta = PLAN, make_pod()["metadata"]
+    assert meta["name"] == f"seatrial-build-{KEY}"
+    assert (meta["labels"]["seatrial.dev/role"], meta["labels"]["seatrial.dev/build"], meta["labels"]["seatrial.dev/job"]) == (
+        "build",
+        KEY,
+        plan.uid,
+    )
+    assert [owner["uid"] for owner in meta["ownerReferences"]] == [plan.uid]
+
+
+def ended(
+    *, build: dict[str, Any] | None = None, context: dict[str, Any] | None = None, phase: str = "Failed", **status: Any
+) -> dict[str, Any]:
+    """A Pod whose containers ended so."""
+    body: dict[str, Any] = {"status": {"phase": phase, **status}}
+    if context is not None:
+        body["status"]["initContainerStatuses"] = [{"name": "context", "state": {"terminated": context}}]
+    if build is not None:
+        body["status"]["containerStatuses"] = [{"name": "build", "state": {"terminated": build}}]
+    return body
+
+
+def test_a_pushed_image_is_its_digest() -> None:
+    assert judge_build(ended(build={"exitCode": 0, "message": DIGEST}, phase="Running")) == Pushed(DIGEST)
+
+
+@pytest.mark.parametrize("phase", ["Pending", "Running"])
+def test_a_pod_that_goes_on_is_not_judged(phase: str) -> None:
+    assert judge_build(ended(phase=phase)) is None
+
+
+@pytest.mark.parametrize(
+    ("body", "reason", "text"),
+    [
+        pytest.param(
+            ended(build={"exitCode": 1, "message": "INFO[0001] RUN false\nerror building image: exit status 1\n"}),
+            Reason.IMAGE_BUILD_FAILED,
+            "environment/Dockerfile line 2, RUN false: ",
+            id="a command fails",
+        ),
+        pytest.param(ended(reason="DeadlineExceeded"), Reason.IMAGE_BUILD_TIMEOUT, "the image was not built within 60 s", id="deadline"),
+        pytest.param(
+            ended(reason="Evicted", message="Pod ephemeral local storage usage exceeds the total limit of containers 20Gi."),
+            Reason.IMAGE_BUILD_FAILED,
+            "environment/Dockerfile: the build fills the disk",
+            id="disk",
+        ),
+        pytest.param(
+            ended(build={"exitCode": 137, "reason": "OOMKilled"}),
+            Reason.IMAGE_BUILD_FAILED,
+            "environment/Dockerfile: the build was killed",
+            id="memory",
+        ),
+        pytest.param(
+            ended(context={"exitCode": int(StageExit.ARCHIVE_MISSING), "message": '{"message": "gone"}'}),
+            Reason.TASK_ARCHIVE_MISSING,
+            "the build context could not be prepared: gone",
+            id="archive",
+        ),
+        pytest.param(
+            ended(context={"exitCode": int(StageExit.TASK_UNSUPPORTED), "message": '{"message": "environment/Dockerfile line 3: no"}'}),
+            Reason.IMAGE_BUILD_FAILED,
+            "environment/Dockerfile line 3: no",
+            id="here-document",
+        ),
+    ],
+)
+def test_a_failed_build_is_a_named_error(body: dict[str, Any], reason: Reason, text: str) -> None:
+    end = judge_build(body, dockerfile="FROM a\nRUN false\n", timeout_seconds=60.0)
+    assert isinstance(end, Judgement)
+    assert end.error is not None
+    assert (end.error.type, end.error.harbor == "SandboxBuildFailedError", end.valid, end.rewards) == (
+        reason,
+        reason is not Reason.TASK_ARCHIVE_MISSING,
+        False,
+        None,
+    )
+    assert end.error.message.startswith(text)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(ended(reason="NodeLost"), id="node lost"),
+        pytest.param(ended(reason="Evicted", message="The node was low on resource: memory."), id="evicted"),
+        pytest.param(
+            ended(build={"exitCode": 1, "message": "error pushing image: dial tcp 10.0.0.1:5000: connect: connection refused\n"}),
+            id="registry",
+        ),
+        pytest.param(ended(context={"exitCode": int(StageExit.STORE_UNAVAILABLE), "message": ""}), id="store"),
+    ],
+)
+def test_what_is_not_the_tasks_fault_is_worth_another_try(body: dict[str, Any]) -> None:
+    assert isinstance(judge_build(body), Passing)

@@ -1,0 +1,211 @@
+"""Images that the cluster builds: once per key, through failures of the registry, and with an end that the trials can read."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+
+from seatrial.api.reasons import Reason
+from seatrial.core.builds import BuildSettings, build_pod
+from seatrial.core.frozen import FrozenPlan
+from seatrial.core.manifests import PodSettings
+from seatrial.core.plan import ImageWait
+from seatrial.core.trial import Judgement
+from seatrial.effects import builds
+from seatrial.effects.aiostore import AsyncStore
+from seatrial.effects.builds import ImageBuilds
+from seatrial.effects.clock import SystemClock
+from seatrial.effects.kube import Kube
+from seatrial.effects.registry import Registry
+from seatrial.errors import AlreadyExists, NotFound, Unavailable
+from tests.builders import make_job, make_task
+
+KEY = "ab" * 20
+DIGEST = "sha256:" + "cd" * 32
+IMAGE = f"registry:5000/tasks@{DIGEST}"
+PUSHED = {"phase": "Succeeded", "containerStatuses": [{"name": "build", "state": {"terminated": {"exitCode": 0, "message": DIGEST}}}]}
+BROKEN = {
+    "phase": "Failed",
+    "initContainerStatuses": [{"name": "context", "state": {"terminated": {"exitCode": 0, "message": "FROM a\nRUN false\n"}}}],
+    "containerStatuses": [
+        {"name": "build", "state": {"terminated": {"exitCode": 1, "message": "INFO[0] RUN false\nerror building image: exit status 1"}}}
+    ],
+}
+
+
+class Api:
+    """Pods by name; ``ends`` are the states of the Pods in the order of their creation."""
+
+    def __init__(self, *ends: Mapping[str, Any]) -> None:
+        self.pods: dict[str, dict[str, Any]] = {}
+        self.ends = list(ends)
+        self.created = 0
+
+    async def request(self, method: str, path: str, *, params: object = None, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        await asyncio.sleep(0)
+        if method == "DELETE":
+            self.pods.pop(path.rpartition("/")[2], None)
+            return {}
+        name = body["metadata"]["name"]
+        if name in self.pods:
+            raise AlreadyExists(name)
+        self.created += 1
+        self.pods[name] = {**body, "metadata": {**body["metadata"], "uid": f"uid-{self.created}"}, "status": {"phase": "Pending"}}
+        return self.pods[name]
+
+    async def get(self, path: str) -> Mapping[str, Any]:
+        await asyncio.sleep(0)
+        name = path.rpartition("/")[2]
+        if name not in self.pods:
+            raise NotFound(name)
+        if self.ends:
+            self.pods[name]["status"] = self.ends.pop(0)
+        return self.pods[name]
+
+
+class Tags:
+    """A registry that has nothing, after ``outages`` calls without an answer."""
+
+    def __init__(self, *, outages: int = 0, has: str | None = None) -> None:
+        self.outages, self.has, self.asked = outages, has, 0
+
+    def digest(self, text: str) -> str | None:
+        self.asked += 1
+        if self.asked <= self.outages:
+            raise Unavailable("registry registry:5000 does not answer: connection refused")
+        return self.has
+
+
+class Urls:
+    def presign_get(self, key: str, *, expires_seconds: int) -> str:
+        return f"http://s3/{key}"
+
+
+@pytest.fixture(autouse=True)
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(builds, "POLL_SECONDS", 0.001)
+    monkeypatch.setattr(builds, "PAUSES_SECONDS", (0.001,))
+
+
+def make_builds(api: Api, tags: Tags, woken: list[str]) -> ImageBuilds:
+    return ImageBuilds(
+        cast(Kube, api),
+        cast(AsyncStore, Urls()),
+        cast(Registry, tags),
+        settings=BuildSettings(repository="registry:5000/tasks", executor_image="executor:1"),
+        pods=PodSettings("runner:1"),
+        concurrency=2,
+        clock=SystemClock(),
+        wake=woken.append,
+    )
+
+
+PLAN = make_job().tasks(make_task("bench/a", image=None, build=KEY), make_task("bench/b")).plan()
+SPEC = make_job().job_spec()
+
+
+async def until(good: Callable[[], bool]) -> None:
+    """Let the builds go on until ``good``."""
+    async with asyncio.timeout(30):
+        while not good():  # noqa: ASYNC110 the code under test has no event for it
+            await asyncio.sleep(0.002)
+
+
+async def settle(images: ImageBuilds, plan: FrozenPlan = PLAN) -> Mapping[int, ImageWait | Judgement]:
+    """What ``look`` says once nothing waits any more."""
+    await until(lambda: not any(isinstance(state, ImageWait) for state in images.look(plan, SPEC, [0, 1]).values()))
+    return images.look(plan, SPEC, [0, 1])
+
+
+async def test_the_trials_wait_until_the_image_is_pushed_and_the_job_is_woken_once() -> None:
+    api, woken = Api(PUSHED), list[str]()
+    images = make_builds(api, Tags(), woken)
+    assert images.look(PLAN, SPEC, [0, 1]) == {0: ImageWait(Reason.IMAGE_BUILDING, "the image of task bench/a is not built yet")}
+    assert images.image("evals", PLAN.tasks[0]) is None
+    assert await settle(images) == {}
+    assert (images.image("evals", PLAN.tasks[0]), images.image("evals", PLAN.tasks[1])) == (IMAGE, None)
+    assert (woken, api.pods, api.created) == ([PLAN.uid], {}, 1)
+
+
+async def test_an_image_that_the_registry_has_is_not_built() -> None:
+    api = Api()
+    images = make_builds(api, Tags(has=DIGEST), [])
+    assert await settle(images) == {}
+    assert (images.image("evals", PLAN.tasks[0]), api.created) == (IMAGE, 0)
+
+
+async def test_many_jobs_that_wait_for_one_image_cause_one_build() -> None:
+    api, woken = Api(PUSHED), list[str]()
+    images = make_builds(api, Tags(), woken)
+    plans = [replace(PLAN, uid=f"uid-{number}") for number in range(50)]
+    for plan in plans:
+        images.look(plan, SPEC, [0])
+    assert [await settle(images, plan) for plan in plans] == [{}] * 50
+    assert (api.created, sorted(woken)) == (1, sorted(plan.uid for plan in plans))
+
+
+async def test_a_registry_that_is_away_is_waited_for() -> None:
+    api = Api(PUSHED)
+    images = make_builds(api, Tags(outages=7), [])
+    assert await settle(images) == {}
+    assert api.created == 1
+
+
+async def test_a_broken_dockerfile_is_judged_once_with_its_line() -> None:
+    api = Api(BROKEN)
+    states = await settle(make_builds(api, Tags(), []))
+    assert isinstance(states[0], Judgement)
+    assert states[0].error is not None
+    assert (states[0].error.type, states[0].error.message) == (
+        Reason.IMAGE_BUILD_FAILED,
+        "environment/Dockerfile line 2, RUN false: error building image: exit status 1",
+    )
+    assert (api.created, api.pods) == (1, {})
+
+
+async def test_a_later_job_tries_a_failed_build_again_and_the_first_keeps_its_failure() -> None:
+    api = Api(BROKEN, PUSHED)
+    images = make_builds(api, Tags(), [])
+    assert isinstance((await settle(images))[0], Judgement)
+    assert isinstance((await settle(images))[0], Judgement)
+    assert await settle(images, replace(PLAN, uid="uid-later")) == {}
+    assert api.created == 2
+
+
+@pytest.mark.parametrize(
+    ("ends", "made"),
+    [
+        pytest.param([{"phase": "Failed", "reason": "NodeLost"}, PUSHED], True, id="once"),
+        pytest.param([{"phase": "Failed", "reason": "NodeLost"}] * 3, False, id="for ever"),
+    ],
+)
+async def test_a_build_that_was_lost_is_repeated_a_few_times(ends: list[Mapping[str, Any]], made: bool) -> None:
+    api = Api(*ends)
+    states = await settle(make_builds(api, Tags(), []))
+    assert (states == {}) is made
+    assert api.created == len(ends)
+
+
+async def test_after_a_restart_the_pod_that_is_at_work_is_taken_over() -> None:
+    api = Api(PUSHED)
+    settings = BuildSettings(repository="registry:5000/tasks", executor_image="executor:1")
+    pod = build_pod(PLAN, PLAN.tasks[0], key=KEY, archive_url="http://s3/a", timeout_seconds=60, settings=settings, pods=PodSettings("r:1"))
+    pod["metadata"]["uid"] = "uid-of-an-earlier-process"
+    api.pods[pod["metadata"]["name"]] = pod
+    images = make_builds(api, Tags(), [])
+    assert await settle(images) == {}
+    assert (images.image("evals", PLAN.tasks[0]), api.created, api.pods) == (IMAGE, 0, {})
+
+
+async def test_a_build_that_nobody_waits_for_any_more_ends_and_leaves_no_pod() -> None:
+    api = Api()
+    images = make_builds(api, Tags(), [])
+    images.look(PLAN, SPEC, [0])
+    await until(lambda: api.created > 0)
+    images.forget(PLAN.uid)
+    await until(lambda: not api.pods)
+    assert api.created == 1
