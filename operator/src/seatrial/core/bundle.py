@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from seatrial import __version__
 from seatrial.api.evaljob import EvalJobSpec
+from seatrial.api.reasons import Reason
 from seatrial.core import naming, rows
 from seatrial.core.frozen import FrozenPlan, config_to_json
 from seatrial.core.observe import parse_time
@@ -181,6 +182,7 @@ def summary_document(plan: FrozenPlan, summary: Summary, by_trial: Mapping[str, 
     """``summary.json``: the original fields, and the scores and coverage as the status names them."""
     final = [by_trial[trial.name][-1] for trial in plan.trials if trial.name in by_trial]
     counts = {name: sum(row.outcome == name for row in final) for name in ("scored", "errored", "cancelled")}
+    cached = sum(row.origin is not None for row in final)
     body = build_summary(
         summary.trials,
         summary.rewards,
@@ -198,7 +200,7 @@ def summary_document(plan: FrozenPlan, summary: Summary, by_trial: Mapping[str, 
             {"name": item.name, "total": item.total, "scored": item.scored, "failed": item.failed, "missing": item.missing}
             for item in summary.coverage
         ],
-        "trials": {"total": len(plan.trials), **counts, "retried": sum(len(history) - 1 for history in by_trial.values())},
+        "trials": {"total": len(plan.trials), **counts, "retried": sum(map(retried, by_trial.values())), "cached": cached},
         "failure_groups": [
             group.raw()
             for group in group_failures(
@@ -209,6 +211,11 @@ def summary_document(plan: FrozenPlan, summary: Summary, by_trial: Mapping[str, 
         ],
         "tampered": sorted(row.trial for row in final if row.tampered),
     }
+
+
+def retried(history: Sequence[Row]) -> int:
+    """Further Pods of a trial that a failure has cost; a hand-over to the separate verifier is none."""
+    return sum(not row.is_final and (row.error is None or row.error.type != Reason.HANDED_OVER) for row in history)
 
 
 def document(body: object) -> bytes:
