@@ -103,7 +103,7 @@ class Environment:
 def build_envd(target: Path, *, default_ctl: Path | None = None) -> None:
     """Build as the image build does; ``default_ctl`` instead of a Pod's folder, which is the only one that a setuid envd takes."""
     flags = "-s -w" + (f" -X main.defaultCtl={default_ctl}" if default_ctl is not None else "")
-    command = ["go", "build", "-trimpath", f"-ldflags={flags}", "-o", target, "."]
+    command = ["go", "build", "-trimpath", f"-ldflags={flags}", "-o", str(target), "."]
     subprocess.run(command, cwd=SOURCE, env={**os.environ, "CGO_ENABLED": "0"}, check=True)
 
 
