@@ -69,7 +69,7 @@ def test_the_saved_files_follow_from_the_rows_byte_for_byte(scored: Cluster, fin
     assert [line.rpartition(" ")[2] for line in ran.out.splitlines()] == ["identical"] * 6
 
 
-@pytest.mark.conforms("N-88", "N-90", "N-94")
+@pytest.mark.conforms("N-88", "N-90")
 def test_rescoring_starts_no_pod_and_can_ask_for_more(scored: Cluster, finished: dict[str, Any]) -> None:
     old, name = finished["metadata"]["name"], unique("again")
     ran = scored.seatrial(

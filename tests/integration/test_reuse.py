@@ -36,7 +36,7 @@ def one_errored(pod: Any) -> str:
 # --- rescoring --------------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.conforms("N-88", "N-90", "N-97", "N-134")
+@pytest.mark.conforms("N-88", "N-90")
 async def test_a_rescore_gives_the_same_numbers_and_starts_no_pod() -> None:
     async with world() as made, operator(made):
         made.suite(3)
@@ -56,7 +56,6 @@ async def test_a_rescore_gives_the_same_numbers_and_starts_no_pod() -> None:
         assert {row["evidence"]["result"]["ref"].split("/trials/")[0] for row in rows if row["evidence"]} == {f"../{home}"}
 
 
-@pytest.mark.conforms("N-94")
 async def test_a_rescore_with_other_metrics_and_gates_scores_the_same_trials_differently() -> None:
     async with world() as made, operator(made):
         made.suite(2)
@@ -102,7 +101,7 @@ async def test_a_rescore_of_nothing_or_under_another_key_is_refused_by_name() ->
 # --- another job's results --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.conforms("N-135", "N-145")
+@pytest.mark.conforms("N-145", "H-148")
 async def test_only_errored_trials_of_a_job_run_again() -> None:
     async with world() as made, operator(made):
         made.suite(3)
@@ -119,6 +118,7 @@ async def test_only_errored_trials_of_a_job_run_again() -> None:
         assert (seen["trials"]["errored"], seen["trials"]["cached"], len(made.runs)) == (1, 3, 1)
 
 
+@pytest.mark.conforms("N-135")
 async def test_raising_attempts_runs_only_what_is_missing() -> None:
     async with world() as made, operator(made):
         made.suite(2)

@@ -205,7 +205,7 @@ def test_weights_that_add_up_to_zero_give_no_value() -> None:
     assert reduce(View("weighted_mean", (Signal("m", "a", 1.0), Signal("m", "b", -1.0))), [1.0, 0.5]) is None
 
 
-@pytest.mark.conforms("N-84", "N-205")
+@pytest.mark.conforms("N-205")
 def test_a_view_is_reduced_per_trial_and_aggregated_over_the_tasks_that_declare_it() -> None:
     trials = [scored("a", "one", reward=1.0), scored("b", "one", reward=0.0), scored("c", "two", reward=1.0), errored("d", "one")]
     match = Output(
@@ -220,7 +220,6 @@ def test_a_view_is_reduced_per_trial_and_aggregated_over_the_tasks_that_declare_
     assert isinstance(found, RangeScore)
 
 
-@pytest.mark.conforms("N-85")
 def test_a_view_of_something_undeclared_is_refused_by_name() -> None:
     declared = {"harbor_reward": ["reward"]}
     check_view("quality", View("single", (Signal("harbor_reward", "reward"),)), declared)
