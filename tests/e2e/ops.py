@@ -66,11 +66,11 @@ class Release:
             },
         )
 
-    def install(self, values: Mapping[str, Any], *, chart: str | Path = CHART) -> Result:
+    def install(self, values: Mapping[str, Any], *, chart: str | Path = CHART, wait: bool = True) -> Result:
         """Install or upgrade, and wait until the operator is ready."""
         self.namespaces()
-        arguments = ("upgrade", "--install", NAME, str(chart), "--namespace", NAMESPACE, "--values", "-", "--wait", "--timeout", "180s")
-        return self.helm(*arguments, given=json.dumps(values))
+        arguments = ["upgrade", "--install", NAME, str(chart), "--namespace", NAMESPACE, "--values", "-"]
+        return self.helm(*arguments, *(("--wait", "--timeout", "180s") if wait else ()), given=json.dumps(values))
 
     def ready(self) -> None:
         """Wait until the newest ReplicaSet serves and one replica leads."""

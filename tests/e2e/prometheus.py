@@ -58,7 +58,7 @@ class Prometheus:
 
 
 def start(folder: Path, *, kubeconfig: Path, rules: Mapping[str, Any]) -> Prometheus:
-    """Start it with files below ``folder``; it listens on a free port of loopback and scrapes each second."""
+    """Start it with files below ``folder``; it listens on a free port of loopback and scrapes every two seconds."""
     sys.path.insert(0, str(REPOSITORY / "tests" / "cluster"))
     from localcluster import debian
 
@@ -112,7 +112,7 @@ def configuration(api: str, tls: Mapping[str, str], rules: Path) -> dict[str, An
         "instance": DEPLOYMENT,
     }
     return {
-        "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
+        "global": {"scrape_interval": "2s", "scrape_timeout": "2s", "evaluation_interval": "2s"},
         "rule_files": [str(rules)],
         "scrape_configs": [
             {

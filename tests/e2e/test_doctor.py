@@ -43,9 +43,9 @@ def test_a_sound_installation_has_no_fault(ops: Release) -> None:
         ((), {"SEATRIAL_OPERATOR_NAMESPACE": "default"}, "operator", "helm install it"),
         (("--s3-bucket", "no-such-bucket"), {}, "object store", "no-such-bucket"),
         (("--s3-endpoint", "http://127.0.0.1:9"), {}, "object store", "127.0.0.1:9"),
-        ((), {"SEATRIAL_S3_SECRET_KEY": "wrong"}, "object store", "secret"),
+        ((), {"SEATRIAL_S3_ACCESS_KEY": "wrong", "SEATRIAL_S3_SECRET_KEY": "wrong"}, "object store", "access key"),
     ],
-    ids=["no cluster", "no operator", "wrong bucket", "store does not answer", "wrong secret key"],
+    ids=["no cluster", "no operator", "wrong bucket", "store does not answer", "wrong keys"],
 )
 def test_wrong_settings_are_found(ops: Release, arguments: tuple[str, ...], environment: dict[str, str], step: str, said: str) -> None:
     seen = examined(ops, *arguments, environment=environment)
@@ -100,7 +100,8 @@ def not_running(ops: Release) -> Iterator[None]:
 
 @contextmanager
 def image_missing(ops: Release) -> Iterator[None]:
-    ops.cluster.kubectl("set", "image", f"deployment/{DEPLOYMENT}", "operator=seatrial.local/nothing:1", "--namespace", NAMESPACE)
+    # By helm: it owns the field, and a change beside it would be a conflict later.
+    ops.install(ops.values(image={"repository": "seatrial.local/nothing", "tag": "1"}), wait=False)
     wait_until(
         lambda: ops.cluster.kubectl("get", "pods", "--namespace", NAMESPACE, "--selector=app.kubernetes.io/component=operator"),
         lambda text: "ImagePull" in text and "Running" not in text,
@@ -109,7 +110,6 @@ def image_missing(ops: Release) -> Iterator[None]:
     )
     yield
     ops.install(ops.values())
-    ops.cluster.kubectl("set", "image", f"deployment/{DEPLOYMENT}", "operator=seatrial.local/operator:dev", "--namespace", NAMESPACE)
     ops.ready()
 
 

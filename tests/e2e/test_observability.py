@@ -38,7 +38,7 @@ def server(ops: Release, tmp_path_factory: pytest.TempPathFactory) -> Iterator[P
     folder = tmp_path_factory.mktemp("prometheus")
     found = prometheus.start(folder, kubeconfig=Path(ops.cluster.env["kubeconfig"]), rules=impatient(rules.document()))
     try:
-        wait_until(lambda: found.values("sum(seatrial_leader)"), lambda values: values == [1.0], timeout=60, what="scraped leader")
+        wait_until(lambda: found.values("sum(seatrial_leader)"), lambda values: values == [1.0], timeout=120, what="scraped leader")
         yield found
     finally:
         found.stop()
