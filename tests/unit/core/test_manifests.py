@@ -123,7 +123,7 @@ def test_our_containers_are_restricted(name: str, uid: int) -> None:
     assert container(pod_of(make_job()), name)["args"] == [name]
 
 
-@pytest.mark.conforms("H-35")
+@pytest.mark.conforms("H-33", "H-35")
 def test_the_environment_keeps_its_entrypoint_and_its_privileges() -> None:
     environment = container(pod_of(make_job()), "environment")
     assert (environment["image"], environment["args"]) == (IMAGE, ["/seatrial/bin/envd"])

@@ -73,6 +73,22 @@ def test_a_second_pod_sees_the_artifacts_at_their_source_and_nothing_else(pod: P
         assert outcome.result[name] == first.result[name]
 
 
+@pytest.mark.conforms("H-117")
+def test_a_skipped_artifact_does_not_appear_under_anothers_source(pod: Pod, second_pod: Pod) -> None:
+    out, other = str(pod.app / "out"), str(pod.app / "other")
+    pod.trial["verifier"]["mode"] = "separate"
+    pod.trial["artifacts"] = [
+        {"source": out, "destination": "same", "exclude": [], "service": None},
+        {"source": other, "destination": "same", "exclude": [], "service": None},
+    ]
+    pod.files["solution/solve.sh"] = f"#!/bin/bash\nmkdir {out} {other}; touch {out}/a {other}/b\n"
+    assert pod.run().verdict.is_handed_over
+    shutil.rmtree(out)
+    shutil.rmtree(other)
+    pod.files["tests/test.sh"] = f'#!/bin/bash\n[ -e {out}/a ] && [ ! -e {other} ] && echo 1 > "$LOGS/verifier/reward.txt"\n'
+    assert run_second(pod, second_pod).verdict.rewards == {"reward": 1.0}
+
+
 @pytest.mark.conforms("H-68")
 def test_an_error_of_the_agent_stays_the_first_one(pod: Pod, second_pod: Pod) -> None:
     pod.trial["timeouts"]["agent"] = 0.5

@@ -346,7 +346,7 @@ def test_an_unknown_user_is_the_tasks_fault_and_not_a_score(pod: Pod) -> None:
 
 
 def test_an_agent_of_an_unknown_kind_is_refused_before_anything_runs(pod: Pod) -> None:
-    pod.trial["agent"] |= {"kind": "image", "name": "custom"}
+    pod.trial["agent"] |= {"kind": "importPath", "name": "custom"}
     outcome = pod.run()
     assert (outcome.error, outcome.reason, outcome.verdict.error and outcome.verdict.error["cause"]) == (
         "ValueError",
