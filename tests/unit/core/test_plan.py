@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from seatrial.api.reasons import Reason
-from seatrial.contract import ErrorInfo
+from seatrial.contract import ErrorInfo, read_verdict
 from seatrial.core.actions import CommitRow, CreatePod, DeletePod, FindResult
 from seatrial.core.observe import PodView
 from seatrial.core.plan import Hold, ImageWait, Observed, Plan, plan
@@ -244,16 +244,37 @@ def test_pods_of_errored_trials_are_kept_as_long_as_the_user_said() -> None:
 @pytest.mark.conforms("H-81")
 def test_cancelling_ends_every_trial_that_has_no_verdict() -> None:
     job = make_job().trials(4).spec(cancel=True, concurrency=2)
-    running, scored = make_pods(job.plan(), 0).running(), make_pods(job.plan(), 1).succeeded()
-    decided = decide(observe(job, running.view(), scored.view()))
+    running, scored = make_pods(job.plan(), 0).running().view(), make_pods(job.plan(), 1).succeeded().view()
+    decided = decide(observe(job, running, scored))
     assert {item.row.trial: item.row.outcome for item in decided.commits} == dict(
-        zip(names(job), ["cancelled", "scored", "cancelled", "cancelled"], strict=True)
+        zip(names(job)[1:], ["scored", "cancelled", "cancelled"], strict=True)
     )
-    after = decide(observe(job, running.view(), scored.view(), rows=tuple(item.row for item in decided.commits)))
-    assert sorted((action.pod, action.grace_seconds) for action in after.deletes) == sorted(
-        [(running.view().name, 60), (scored.view().name, 5)]
-    )
+    assert [(action.pod, action.grace_seconds) for action in decided.deletes] == [(running.name, 60)]
+    rows = tuple(item.row for item in decided.commits)
+    gone = (names(job)[0], 0)
+    asked = decide(observe(job, scored, rows=rows, vanished={gone: running}))
+    assert ([(item.trial, item.retry) for item in asked.lookups], asked.save) == ([gone], None)
+    last = decide(observe(job, scored, rows=rows, vanished={gone: running}, found={gone: Found(None)}))
+    assert [(item.row.trial, item.row.outcome) for item in last.commits] == [(gone[0], "cancelled")]
+    after = decide(observe(job, scored, rows=(*rows, last.commits[0].row)))
+    assert [(action.pod, action.grace_seconds) for action in after.deletes] == [(scored.name, 5)]
     assert after.save is not None
+
+
+@pytest.mark.parametrize("spec", [{"cancel": True}, {"suspend": True}], ids=["cancel", "suspend"])
+def test_a_result_that_comes_while_a_pod_is_taken_away_counts(spec: dict[str, object]) -> None:
+    job = make_job().spec(**spec)
+    key, pods = (names(job)[0], 0), make_pods(job.plan(), 0)
+    running = pods.running().view()
+    leaving = replace(running, deleting=True)
+    assert decide(observe(job, leaving)).actions == ()
+    assert decide(observe(job, running, deleted=frozenset({running.uid}))).actions == ()
+    with_verdict = replace(make_pods(job.plan(), 0).succeeded().view(), deleting=True)
+    assert decide(observe(job, with_verdict)).commits[0].row.outcome == "scored"
+    verifier = with_verdict.container("verifier")
+    assert verifier is not None
+    stored = Found(read_verdict(verifier.message), touched=True)
+    assert decide(observe(job, vanished={key: leaving}, found={key: stored})).commits[0].row.outcome == "scored"
 
 
 @pytest.mark.parametrize(
@@ -281,12 +302,12 @@ def test_a_deadline_wakes_the_job() -> None:
 
 def test_suspending_takes_running_pods_away_and_they_start_again_under_the_next_number() -> None:
     job = make_job().spec(suspend=True)
-    pod = make_pods(job.plan(), 0).running().view()
+    key, pod = (names(job)[0], 0), make_pods(job.plan(), 0).running().view()
     decided = decide(observe(job, pod))
-    row = decided.commits[0].row
+    assert ([(action.pod, action.grace_seconds) for action in decided.deletes], decided.commits) == ([(pod.name, 60)], ())
+    row = decide(observe(job, vanished={key: pod}, found={key: Found(None)})).commits[0].row
     assert row.error is not None
     assert (row.outcome, row.error.type) == ("retried", "Suspended")
-    assert [(action.pod, action.grace_seconds) for action in decide(observe(job, pod, rows=(row,))).deletes] == [(pod.name, 60)]
     assert created(decide(observe(make_job(), rows=(row,)))) == [(names(job)[0], 1)]
 
 

@@ -138,7 +138,8 @@ def plan(observed: Observed, now: datetime, limits: Limits) -> Plan:
         now: aware, UTC.
         limits: how long Pods may wait.
 
-    Guarantees: a trial with a final row gets nothing any more; no Pod is deleted whose retry has no row; at most ``spec.concurrency``
+    Guarantees: a trial with a final row gets nothing any more; no Pod is deleted whose retry has no row, unless the job is stopped or
+    suspended, and then the row is written when the Pod is gone, from its verdict or result if there is one; at most ``spec.concurrency``
     Pods hold resources, counted with those that were just created or are being deleted; while the job is held, suspended or stopped,
     nothing is created.
     """
@@ -252,6 +253,8 @@ class _Pass:
         self.commits: list[CommitRow] = []
         self.lookups: list[FindResult] = []
         self._final: list[Row] = []
+        self._ending: set[tuple[str, int]] = set()
+        """Retries whose Pods a stop or a suspension takes away."""
         self._pending: list[tuple[Trial, int]] = []
         self._pending_count = self._running = self._retried = 0
         self._any_runs = False
@@ -296,15 +299,17 @@ class _Pass:
             limits=self.limits,
             overrides=self.rules.overrides,
         )
+        is_ending = stop is not None or self.observed.spec.suspend
         match state:
+            case Judgement(verdict=None) if is_ending and (gone or pod.deleting or pod.uid in self.observed.deleted):
+                self._commit_ending(trial, retry, stop, pod)
             case Judgement():
                 self._commit(trial, rows, retry, state, pod)
             case Unclear():
                 self.lookups.append(FindResult(trial.name, retry))
-            case Waiting() | Running() if stop is not None:
-                self.commits.append(CommitRow(_cancelled(trial.name, retry, stop, self.now, pod)))
-            case Waiting() | Running() if self.observed.spec.suspend:
-                self.commits.append(CommitRow(_suspended(trial.name, retry, self.now, pod)))
+            case Waiting() | Running() if is_ending:
+                # No row yet: until it is gone the Pod may still leave a verdict, and a committed result counts.
+                self._ending.add((trial.name, retry))
             case Waiting():
                 self._waiting.setdefault(state.reason, state.message)
                 if state.deadline is not None:
@@ -322,13 +327,15 @@ class _Pass:
             self._commit(trial, rows, retry, failure(task.refusal.reason, task.refusal.message), None)
         elif found is not None and found.verdict is not None:
             self._commit(trial, rows, retry, judge(found.verdict, self.rules.overrides), None)
+        elif found is not None and found.touched and (stop is not None or self.observed.spec.suspend):
+            self._commit_ending(trial, retry, stop, None)
         elif found is not None and found.touched:
             text = found.note or "its Pod vanished before the result was stored"
             self._commit(trial, rows, retry, failure(Reason.POD_DELETED, text), None)
         elif refused is not None:
             self._commit(trial, rows, retry, refused, None)
         elif stop is not None:
-            self.commits.append(CommitRow(_cancelled(trial.name, retry, stop, self.now, None)))
+            self._commit_ending(trial, retry, stop, None)
         elif isinstance(image := self.observed.images.get(trial.task), Judgement):
             self._commit(trial, rows, retry, image, None)
         elif image is not None:
@@ -352,8 +359,13 @@ class _Pass:
         row = build_row(trial.name, retry, judgement, earlier=rows, spec=spec, rules=self.rules, now=self.now, pod=pod)
         self.commits.append(CommitRow(row))
 
+    def _commit_ending(self, trial: Trial, retry: int, stop: Stop | None, pod: PodView | None) -> None:
+        """The row of a retry that the stop, or else the suspension, ended without a verdict."""
+        row = _cancelled(trial.name, retry, stop, self.now, pod) if stop is not None else _suspended(trial.name, retry, self.now, pod)
+        self.commits.append(CommitRow(row))
+
     def deletes(self) -> tuple[DeletePod, ...]:
-        """Pods whose retry has a row, and Pods of trials that the plan does not know."""
+        """Pods whose retry has a row, Pods that a stop or a suspension ends, and Pods of trials that the plan does not know."""
         found: list[DeletePod] = []
         for (trial, retry), pod in sorted(self._pods.items()):
             if pod.deleting or pod.uid in self.observed.deleted:
@@ -361,6 +373,8 @@ class _Pass:
             rows = self.observed.rows.get(trial, ())
             row = next((item for item in rows if item.retry == retry), rows[-1] if rows and rows[-1].is_final else None)
             if row is None and trial in self._names:
+                if (trial, retry) in self._ending:
+                    found.append(DeletePod(pod.name, pod.uid, grace_seconds=GRACE_SECONDS))
                 continue
             keep = self._keep_until(row, retry)
             if keep is not None and keep > self.now:
@@ -450,7 +464,7 @@ def _cancelled(trial: str, retry: int, stop: Stop, now: datetime, pod: PodView |
     return _without_result(trial, retry, "cancelled", Reason.CANCELLED, stop.message, now=now, pod=pod)
 
 
-def _suspended(trial: str, retry: int, now: datetime, pod: PodView) -> Row:
+def _suspended(trial: str, retry: int, now: datetime, pod: PodView | None) -> Row:
     return _without_result(trial, retry, "retried", Reason.SUSPENDED, "taken away for spec.suspend; runs again", now=now, pod=pod)
 
 
