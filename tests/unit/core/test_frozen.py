@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -91,6 +92,12 @@ def test_too_many_trials_are_refused_before_anything_is_made() -> None:
         pytest.param({"agent": {"network_mode": "no-network"}}, {}, "changes network_mode", id="phase network"),
         pytest.param({}, {"extra_scoring": True}, "metrics and views", id="task metrics"),
         pytest.param({"artifacts": [{"source": "/x", "service": "db"}]}, {}, "compose", id="sidecar artifact"),
+        pytest.param({"agent": {"timeout_sec": math.inf}}, {}, "[agent].timeout_sec is inf", id="endless"),
+        pytest.param({"verifier": {"timeout_sec": math.nan}}, {}, "[verifier].timeout_sec is nan", id="no number"),
+        pytest.param({"environment": {"build_timeout_sec": -1.0}}, {}, "build_timeout_sec is -1.0", id="before the start"),
+        pytest.param({"environment": {"memory_mb": -5}}, {}, "[environment].memory_mb is -5", id="less than no memory"),
+        pytest.param({"environment": {"gpus": 10**30}}, {}, "[environment].gpus is 1000", id="more gpus than there are"),
+        pytest.param({"environment": {"healthcheck": {"command": "x", "timeout_sec": math.inf}}}, {}, "healthcheck", id="endless check"),
     ],
 )
 def test_a_task_that_asks_for_too_much_is_refused_alone(toml: dict[str, Any], fields: dict[str, Any], words: str) -> None:

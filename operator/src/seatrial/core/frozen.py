@@ -221,6 +221,8 @@ def _unsupported(task: PlannedTask) -> str | None:
         return "[environment].tpu is not supported by this version"
     if task.extra_scoring:
         return "metrics and views of a Task are not supported by this version: remove them from its spec"
+    if (reason := _impossible_number(config)) is not None:
+        return reason
     if (reason := _network_unsupported(config)) is not None:
         return reason
     steps = config.steps or ()
@@ -230,6 +232,42 @@ def _unsupported(task: PlannedTask) -> str | None:
         return "artifacts of another service than main need compose, which is not supported by this version"
     if any(hook.service != "main" for hook in hooks):
         return "collect hooks of another service than main need compose, which is not supported by this version"
+    return None
+
+
+MOST_SECONDS: Final = 10**8
+"""Three years: far above the deadline of any Pod, and no sum of them leaves what Kubernetes can hold."""
+MOST_RESOURCES: Final = 10**12
+
+
+def _impossible_number(config: TaskConfig) -> str | None:
+    """A number that Harbor's format accepts and no Pod can have; None where there is none."""
+    steps = config.steps or ()
+    checks = [("[environment.healthcheck]", config.environment.healthcheck)]
+    checks += [(f"[steps.healthcheck] of {step.name}", step.healthcheck) for step in steps]
+    seconds: list[tuple[str, float | None]] = [
+        ("[environment].build_timeout_sec", config.environment.build_timeout_sec),
+        ("[agent].timeout_sec", config.agent.timeout_sec),
+        ("[verifier].timeout_sec", config.verifier.timeout_sec),
+        *((f"[steps.agent].timeout_sec of {step.name}", step.agent.timeout_sec) for step in steps),
+        *((f"[steps.verifier].timeout_sec of {step.name}", step.verifier.timeout_sec) for step in steps),
+        *(("[[verifier.collect]].timeout_sec", hook.timeout_sec) for hook in config.verifier.collect),
+        *((f"[[steps.verifier.collect]].timeout_sec of {step.name}", hook.timeout_sec) for step in steps for hook in step.verifier.collect),
+    ]
+    for name, check in checks:
+        if check is not None:
+            seconds += [
+                (f"{name}.{field}", getattr(check, field))
+                for field in ("interval_sec", "timeout_sec", "start_period_sec", "start_interval_sec", "retries")
+            ]
+    resources: list[tuple[str, float | None]] = []
+    for where, section in (("[environment]", config.environment), ("[verifier.environment]", config.verifier_environment())):
+        if section is not None:
+            resources += [(f"{where}.{field}", getattr(section, field)) for field in ("cpus", "memory_mb", "storage_mb", "gpus")]
+    for name, value, most in [(*item, MOST_SECONDS) for item in seconds] + [(*item, MOST_RESOURCES) for item in resources]:
+        # NB: not the other way round, or "nan" would pass.
+        if value is not None and not 0 <= value <= most:
+            return f"{name} is {str(value)[:40]}: a trial Pod needs a number from 0 to {most}"
     return None
 
 

@@ -240,7 +240,7 @@ class Planner:
         """Presigned URLs end after seven days; a trial that may run longer would lose its result."""
         pods = self._settings.pods()
         for task in plan.tasks:
-            if (seconds := url_seconds(task, job.spec, pods)) > MAX_EXPIRES_SECONDS:
+            if task.refusal is None and (seconds := url_seconds(task, job.spec, pods)) > MAX_EXPIRES_SECONDS:
                 hours = seconds // 3600
                 message = (
                     f"a trial of task {task.id} may take {hours} hours, presigned URLs live for 168: lower spec.timeouts or task.toml's"

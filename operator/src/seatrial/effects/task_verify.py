@@ -10,7 +10,7 @@ import asyncio
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any, Final, NamedTuple
+from typing import IO, Any, Final, NamedTuple, TypeVar
 
 from seatrial.api.meta import StatusText
 from seatrial.api.reasons import Reason
@@ -30,6 +30,9 @@ from seatrial.taskpkg.verification import COMPOSE_FILE, DOCKERFILE
 PROBLEMS: Final = 5
 """Faults of a task that its condition names; ``seatrial check`` shows all."""
 MIB: Final = 2**20
+MOST_NUMBER: Final = 2**53
+"""Above it a JSON number is not exact; etcd holds 64 bits."""
+N = TypeVar("N", int, float)
 
 
 class Refused(SeatrialError):
@@ -89,6 +92,10 @@ class TaskVerifier:
             message = f"spec.nativeTaskId is {wanted!r}, the archive holds {facts.native_id!r}: correct the one or publish the other"
             raise Refused(Reason.NATIVE_ID_MISMATCH, message)
         try:
+            summary = summarise(facts.config, task.spec.images)
+        except ValueError as error:
+            raise Refused(Reason.INVALID_TASK, f"task.toml has a value that no status can hold: {error}") from error
+        try:
             revision = await self._revisions.publish(
                 task.metadata.namespace,
                 "task",
@@ -111,7 +118,7 @@ class TaskVerifier:
             raise Refused(Reason.REVISION_CONFLICT, str(error)) from error
         except UnknownRevision as error:
             raise Refused(Reason.REVISION_NOT_FOUND, str(error)) from error
-        return Verified(revision, tags, facts.native_id, summarise(facts.config, task.spec.images))
+        return Verified(revision, tags, facts.native_id, summary)
 
     def _read(self, key: str, sha256: str) -> Facts:
         """In a thread: everything about the archive that has to be known."""
@@ -202,8 +209,9 @@ def summarise(config: TaskConfig, images: TaskImages | None = None) -> TaskSumma
     built = images.environment if images is not None else None
     image = built.image if built is not None else environment.docker_image
 
-    def bounded(value: float | None) -> float | None:
-        return None if value is None or value < 0 else value
+    def bounded(value: N | None) -> N | None:
+        """What the API can hold; the plan refuses the others by name."""
+        return value if value is not None and 0 <= value <= MOST_NUMBER else None
 
     return TaskSummary(
         image=StatusText.cut(image, 512) if image else None,
@@ -213,7 +221,10 @@ def summarise(config: TaskConfig, images: TaskImages | None = None) -> TaskSumma
             build=bounded(environment.build_timeout_sec),
         ),
         resources=TaskResources(
-            cpus=bounded(environment.cpus), memory_mb=environment.memory_mb, storage_mb=environment.storage_mb, gpus=environment.gpus
+            cpus=bounded(environment.cpus),
+            memory_mb=bounded(environment.memory_mb),
+            storage_mb=bounded(environment.storage_mb),
+            gpus=bounded(environment.gpus),
         ),
         steps=len(config.steps or ()),
         verifier_mode=config.verifier_mode().value,
