@@ -315,13 +315,16 @@ async def _lead(operator: Operator, elector: Elector, health: Health, *, setting
         # Before Kopf stops: it cancels every task that was made after its start.
         await _first(operator.queue.idle(), asyncio.sleep(DRAIN_SECONDS))
         await _first(asyncio.gather(operator.events.flush(), operator.webhook.flush()), asyncio.sleep(FLUSH_SECONDS))
+        # Nothing is written any more: the other replica need not wait for Kopf, which takes seconds to end.
+        tasks[0].cancel()
+        await asyncio.gather(tasks[0], return_exceptions=True)
+        await elector.release()
         stop.set()
         await asyncio.wait([watching], timeout=DRAIN_SECONDS)
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-    await elector.release()
     watchdog.cancel()
 
 
