@@ -21,8 +21,7 @@ def published(cluster: Cluster, suite: Path, *options: str, code: int = 0) -> di
     """What ``seatrial publish`` says of each task of the suite."""
     done = cluster.seatrial("publish", str(suite), "--namespace", NAMESPACE, "-o", "jsonl", *options, check=False)
     assert done.code == code, done.err
-    lines = [json.loads(line) for line in done.out.splitlines()]
-    return {line["name"]: line["outcome"] for line in lines if "nativeId" in line or "native_id" in line}
+    return {line["name"]: line["outcome"] for line in map(json.loads, done.out.splitlines())}
 
 
 def status(cluster: Cluster, kind: str, name: str) -> dict[str, Any]:
