@@ -100,6 +100,9 @@ REMEDIES: Final[Mapping[str, str]] = {
     "RescoreSource": "Name a job of the same namespace that has ended; its results must still be in the bucket.",
     "RewardKeyInconsistent": "Take the reward key that the saved trials have, or run them anew.",
     "HandedOver": NOTHING,
+    "ImageBuilding": "Wait. If it lasts, look at the Pods with the label `seatrial.dev/role=build`.",
+    "ImageBuildFailed": "Correct the Dockerfile in the line that the message names, and publish again.",
+    "ImageBuildTimeout": "Raise `build_timeout_sec` in the task's `[environment]`, or make the image smaller.",
     "EnvironmentExited": "Keep the image's ENTRYPOINT alive: it must run its arguments or stay up. Did the agent end it? Its log tells.",
     Reason.VALUE_ERROR: "Give the variable that the message names in `environment.env`, `envSecrets` or `envConfigMaps`.",
 }
