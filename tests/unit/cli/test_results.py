@@ -141,6 +141,7 @@ def test_partial_scores_of_a_running_job_name_their_denominators(seatrial: Calla
     write_job("job", [1.0, None, 0.0], running=True)
     rows = list(csv.DictReader(io.StringIO(seatrial("results", "job", "-o", "csv").out)))
     assert rows[0] == {"score": "reward.mean", "value": "0.5", "count": "2", "missing": "1"}
+    assert "Partial   3/10 trials have ended" in seatrial("results", "job").out
     ranges = json.loads(seatrial("results", "job", "--view", "ranges", "-o", "json").out)
     assert (ranges[0]["name"], ranges[0]["mean"], ranges[0]["count"], ranges[0]["p50"]) == ("harbor_reward.reward", 0.5, 2, 0.5)
     assert "3 trials" not in seatrial("results", "job", "-o", "html").out

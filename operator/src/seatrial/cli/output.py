@@ -332,6 +332,8 @@ def job_report(job: Raw, trials: Sequence[Raw]) -> str:
         parts.append(table(TASK_SUMMARY_COLUMNS, [item._asdict() for item in by_task(trials, key)]))
     if scores := field(job, "status.scores"):
         parts.append(table(SCORE_COLUMNS, scores))
+        if field(job, "status.phase") in ("Running", "Suspended"):
+            parts.append(f"Partial   {field(job, 'status.progress') or 'some'} trials have ended")
     if problems := problems_of_job(job):
         parts.append(problems)
     return "\n\n".join(parts)
