@@ -288,7 +288,8 @@ def _environment(task: PlannedTask, spec: EvalJobSpec, settings: PodSettings, pl
     place = place or agent_place(task)
     return {
         "name": contract.ENVIRONMENT,
-        "image": mirrored(place.image, settings.image_prefix),
+        # What was built is where it was pushed; a mirror is for the images that tasks name.
+        "image": place.image if place.image in (task.image, task.verifier_image) else mirrored(place.image, settings.image_prefix),
         "imagePullPolicy": settings.image_pull_policy,
         "args": [contract.ENVD],
         "env": _with_proxy(environment_env(task, spec, place), settings),
