@@ -103,6 +103,18 @@ def test_every_exit_of_stage_has_its_reason_without_asking_the_store(code: int, 
         assert state.error.message.startswith('GET of "x" failed')
 
 
+def test_urls_that_expired_while_a_queue_held_the_pod_cost_no_retry() -> None:
+    view = make_pod().stage_failed(StageExit.STORE_REFUSED).view()
+    containers = tuple(replace(item, started_at=NOW) for item in view.containers)
+    budgets = []
+    for hours in (0, 8 * 24):
+        queued = replace(view, created_at=NOW - timedelta(hours=hours), containers=containers)
+        state = derive(TRIAL, 0, pod=queued, gone=False, found=None, now=NOW, limits=Limits(), overrides={})
+        assert isinstance(state, Judgement)
+        budgets.append(state.budget)
+    assert budgets == [Budget.COUNTED, Budget.FREE]
+
+
 @pytest.mark.parametrize(
     ("waiting", "message", "reason", "grace"),
     [

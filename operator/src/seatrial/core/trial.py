@@ -154,7 +154,7 @@ def derive(
     if verdict is not None and not _is_stopped(verdict):
         return judge(_with_exit_of_image(verdict, pod), overrides)
 
-    state: Judgement | Waiting | None = _stage_failure(pod) or _pod_failure(pod, gone=gone) or _start_failure(pod)
+    state: Judgement | Waiting | None = _stage_failure(pod, limits) or _pod_failure(pod, gone=gone) or _start_failure(pod)
     if state is None:
         state = (_waiting(pod, now=now, limits=limits) or _environment_exited(pod, now=now, limits=limits)) if not gone else None
     if state is None:
@@ -307,7 +307,7 @@ _STAGE: Final[Mapping[int, tuple[Reason, str]]] = {
 }
 
 
-def _stage_failure(pod: PodView) -> Judgement | None:
+def _stage_failure(pod: PodView, limits: Limits) -> Judgement | None:
     stage = pod.container(STAGE)
     if stage is None or stage.phase != "terminated" or stage.exit_code == 0 or pod.disruption or _pod_reason(pod) is not None:
         return None
@@ -319,7 +319,10 @@ def _stage_failure(pod: PodView) -> Judgement | None:
         return None if pod.deleting else failure(Reason.CONTAINER_KILLED, f"container stage was killed (exit {stage.exit_code})")
     reason, text = _STAGE.get(stage.exit_code or 0, (Reason.RUNNER_CRASHED, f"container stage failed with exit {stage.exit_code}"))
     detail = stage_message(stage.message)
-    return failure(reason, f"{detail} ({text})" if detail else text)
+    waited = (stage.started_at - pod.created_at).total_seconds() if stage.started_at is not None and pod.created_at is not None else 0.0
+    # Its URLs were made at its creation and count on the pending time: beyond it a queue is to blame, and the next Pod gets new ones.
+    budget = Budget.FREE if reason is Reason.OBJECT_STORE_REFUSED and waited > limits.pending else None
+    return failure(reason, f"{detail} ({text})" if detail else text, budget=budget)
 
 
 def stage_message(text: str) -> str:
