@@ -129,7 +129,7 @@ def test_the_environment_keeps_its_entrypoint_and_its_privileges() -> None:
     assert (environment["image"], environment["args"]) == (IMAGE, ["/seatrial/bin/envd"])
     assert environment["lifecycle"] == {"postStart": {"exec": {"command": ["/seatrial/bin/envd", "--ensure"]}}}
     assert "command" not in environment
-    assert "securityContext" not in environment
+    assert environment["securityContext"] == {"capabilities": {"drop": ["NET_RAW"]}}
 
 
 def test_urls_and_keys_are_only_where_they_are_needed() -> None:

@@ -296,6 +296,8 @@ def _environment(task: PlannedTask, spec: EvalJobSpec, settings: PodSettings, pl
         "resources": environment_resources(task, spec, settings, place),
         # An ENTRYPOINT that ignores its arguments and stays up is met by the hook; where the arguments worked, the hook does nothing.
         "lifecycle": {"postStart": {"exec": {"command": [contract.ENVD, "--ensure"]}}},
+        # The Pod's containers share one network: a raw socket would read what the verifier sends to a store without TLS.
+        "securityContext": {"capabilities": {"drop": ["NET_RAW"]}},
         "volumeMounts": [
             _mount("bin", contract.BIN_DIR, read_only=True),
             _mount("ctl", contract.CTL_DIR, read_only=True),
