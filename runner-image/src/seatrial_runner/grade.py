@@ -25,6 +25,7 @@ from seatrial_runner.variables import resolve_all
 from seatrial_runner.watch import TimedOut, Watcher
 
 STDOUT_FILE: Final = "test-stdout.txt"
+REWARD_FILES: Final = ("reward.json", "reward.txt")
 
 
 class Grading(NamedTuple):
@@ -129,6 +130,9 @@ def _verify(watcher: Watcher, grading: Grading, *, trial: TrialInput, paths: Pat
         user=grading.user,
     )
     report.rewards = _read_rewards(channel, grading, paths, status)
+    if report.leftover_processes and all(channel.stat(f"{paths.logs_verifier}/{name}") is not None for name in REWARD_FILES):
+        # Test scripts write one of them; what the agent left running may have written the other.
+        report.tampered = True
 
 
 def _remove_planted(channel: Channel, paths: Paths, *, empty: bool) -> bool:
@@ -136,7 +140,7 @@ def _remove_planted(channel: Channel, paths: Paths, *, empty: bool) -> bool:
     planted = False
     try:
         make_log_folder(channel, paths.logs_verifier)
-        for name in ("reward.json", "reward.txt"):
+        for name in REWARD_FILES:
             planted = channel.remove(f"{paths.logs_verifier}/{name}") or planted
         # Not a reward, but a pipe or a folder in its place would keep the test script from running.
         channel.remove(f"{paths.logs_verifier}/{STDOUT_FILE}")

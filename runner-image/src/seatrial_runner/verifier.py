@@ -332,6 +332,11 @@ def _store(session: Session, report: Report, steps: list[Report], keeper: Keeper
     if len(data) > contract.RESULT_BYTES:
         result["seatrial"]["reward_components"] = None
         data = contract.sign_result(result, key)
+    if len(data) > contract.RESULT_BYTES:
+        # The operator reads no longer one: what the agent says of itself goes before the rewards do.
+        for part in (result, *(result["step_results"] or ())):
+            part["agent_result"] = None
+        data = contract.sign_result(result, key)
     failure = _upload(session, contract.VAR_RESULT_URL, BytesIO(data), "application/json", session.patiences.result, reserve_seconds=3.0)
     if failure is None:
         return Stored(hashlib.sha256(data).hexdigest(), logs_sha256)

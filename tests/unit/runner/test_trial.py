@@ -236,6 +236,20 @@ def test_a_detached_server_answers_the_tests_and_is_counted(pod: Pod) -> None:
     assert (outcome.verdict.rewards, outcome.verdict.leftover_processes) == ({"reward": 1.0}, 1)
 
 
+@pytest.mark.parametrize(
+    ("left", "tampered"), [("", False), ("nohup setsid sleep 60 & echo $! > $APP/pid", True)], ids=["nobody", "a process"]
+)
+def test_two_reward_files_beside_what_the_agent_left_running_are_named(pod: Pod, left: str, tampered: bool) -> None:
+    pod.files["solution/solve.sh"] = f"#!/bin/bash\n{left}\n"
+    pod.files["tests/test.sh"] = REWARD_1 + "echo '{\"reward\": 1}' > $LOGS/verifier/reward.json\n"
+    try:
+        outcome = pod.run()
+    finally:
+        if (file := pod.app / "pid").exists():
+            _kill(int(file.read_text()))
+    assert (outcome.verdict.rewards, outcome.verdict.tampered) == ({"reward": 1.0}, tampered)
+
+
 def _kill(pid: int) -> None:
     try:
         os.kill(pid, signal.SIGKILL)
@@ -758,3 +772,16 @@ def test_hard_files_of_the_logs_are_kept_bounded_and_links_stay_inside(pod: Pod)
     assert b"\n[... 1514240 bytes left out ...]\n" in huge
     assert outcome.result is not None
     assert outcome.result["seatrial"]["truncated"] == ["agent/huge.txt: cut from 12000000 bytes"]
+
+
+def test_a_result_that_would_be_too_long_is_stored_without_what_the_agent_reported(pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contract, "RESULT_BYTES", 8000)
+    assert pod.stage() == 0
+    result = {"n_input_tokens": 1, "metadata": {"notes": "x" * 20_000}}
+    span = {"started_at": "2026-01-01T00:00:00Z", "finished_at": "2026-01-01T00:00:01Z"}
+    write_end(pod.paths("agent").agent_end, contract.AgentEnd(error=None, spans={"agent_setup": span}, exit_code=0, result=result))
+    pod.verify()
+    outcome = pod.outcome()
+    assert outcome.verdict.stored
+    assert outcome.result is not None
+    assert outcome.result["agent_result"] is None
