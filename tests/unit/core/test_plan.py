@@ -221,6 +221,14 @@ def test_pods_that_nobody_planned_are_removed_and_deleted_ones_are_not_deleted_t
     assert decide(observe(job, make_pod("nobody__0000000").deleting().view())).deletes == ()
 
 
+def test_a_retry_waits_until_the_earlier_pod_has_ended() -> None:
+    job = make_job().spec(concurrency=2)
+    row = make_row(names(job)[0], outcome="retried", ended_at=ago(3600))
+    leaving = make_pods(job.plan(), 0).running().deleting().view()
+    assert decide(observe(job, leaving, rows=(row,))).creates == ()
+    assert [item.retry for item in decide(observe(job, rows=(row,))).creates] == [1]
+
+
 def test_a_superseded_retry_is_removed() -> None:
     job = make_job().spec(retry={"max": 1})
     rows = (make_row(names(job)[0], 0, "retried"),)

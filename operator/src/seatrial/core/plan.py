@@ -384,11 +384,14 @@ class _Pass:
         return tuple(found[:ACTIONS_PER_PASS])
 
     def creates(self) -> tuple[CreatePod, ...]:
-        """The first waiting trials in plan order, as many as ``spec.concurrency`` leaves room for."""
+        """The first waiting trials in plan order that have no live Pod, as many as ``spec.concurrency`` leaves room for."""
         held = len(self.observed.starting - self._pods.keys())
         held += sum(not pod.is_terminal and not self._is_kept(pod) for pod in self._pods.values())
         room = min(self.observed.spec.concurrency - held, ACTIONS_PER_PASS)
-        return tuple(self._create(trial, retry) for trial, retry in self._pending[: max(0, room)])
+        # A Pod that failed in part, or was taken away, may still run its agent; after a hand-over there is none.
+        busy = {pod.trial for pod in self._pods.values() if not pod.is_terminal}
+        ready = [item for item in self._pending if item[0].name not in busy or handed_over(self.observed.rows.get(item[0].name, ()))]
+        return tuple(self._create(trial, retry) for trial, retry in ready[: max(0, room)])
 
     def _create(self, trial: Trial, retry: int) -> CreatePod:
         job, agent_row = self.observed.plan, handed_over(self.observed.rows.get(trial.name, ()))
