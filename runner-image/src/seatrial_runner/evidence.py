@@ -212,7 +212,7 @@ class EvidenceWriter:
             self._left -= entry.size
             self._write(name, _Exactly(_Masked(items, self._redactor), entry.size), entry.size, mode=mode, mtime=entry.mtime)
             return
-        data, cut = _read_capped(items, entry.size, min(self._caps.file_bytes, max(0, self._left)))
+        data, cut = _read_capped(items, entry.size, min(self._caps.file_bytes, max(0, self._left)), self._redactor)
         data = self._redactor.file(name, data)
         self._left -= len(data)
         if cut:
@@ -473,14 +473,18 @@ class _Exactly:
         return data.ljust(want, b"\0")
 
 
-def _read_capped(items: Items, size: int, cap: int) -> tuple[bytes, bool]:
-    """A file's bytes; of a longer one head, marker and tail within about ``cap``; and whether it was cut."""
+def _read_capped(items: Items, size: int, cap: int, redactor: Redactor) -> tuple[bytes, bool]:
+    """A file's bytes; of a longer one head, marker and tail within about ``cap``; and whether it was cut. No part of a secret is left at a
+    cut: whole ones are blanked out first, and then as much is left out as one can be long.
+    """
     if size <= cap:
         return _read(items, size), False
     head = _read(items, cap // 2)
     tail = b""
     while block := items.read(_BLOCK_BYTES):
         tail = (tail + block)[-(cap - cap // 2) :] if cap else b""
+    if edge := max(0, redactor.longest - 1):
+        head, tail = redactor.mask(head)[:-edge], redactor.mask(tail)[edge:]
     marker = f"\n[... {size - len(head) - len(tail)} bytes left out ...]\n".encode()
     return head + marker + tail, True
 

@@ -37,9 +37,11 @@ class Redactor:
         return bool(self._values)
 
     def file(self, name: str, data: bytes) -> bytes:
-        """``data`` of the file ``name`` without the values; binary files come back unchanged."""
-        if not self._values or not any(value in data for value in self._values) or not _is_text(data):
+        """``data`` of the file ``name`` without the values; in a file that is no text they are blanked out and its length stays."""
+        if not self._values or not any(value in data for value in self._values):
             return data
+        if not _is_text(data):
+            return self.mask(data)
         in_strings_only = name.endswith((".json", ".jsonl"))
         for value in self._values:
             if in_strings_only and value.isdigit():

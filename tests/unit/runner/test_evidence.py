@@ -15,7 +15,7 @@ import pytest
 
 from seatrial.contract import ArtifactInput
 from seatrial_runner.channel import ChannelError, Entry, EnvdError, EnvironmentExited, GetSummary
-from seatrial_runner.evidence import DEFAULT_CAPS, Caps, EvidenceWriter, FailingSource, LocalSource, Source, collect_artifacts
+from seatrial_runner.evidence import DEFAULT_CAPS, Caps, EvidenceWriter, FailingSource, LocalSource, Source, _read_capped, collect_artifacts
 from seatrial_runner.redact import Redactor
 
 
@@ -248,3 +248,26 @@ def test_a_very_deep_local_tree_is_cut(tmp_path: Path) -> None:
     writer = EvidenceWriter(io.BytesIO(), redactor=Redactor())
     writer.add_logs(LocalSource([str(tmp_path)]), str(tmp_path), "agent")
     assert writer.finish().truncated == ("agent: the rest is left out: too many entries, or too deep",)
+
+
+class Bytes(io.BytesIO):
+    """The reading half of a transfer."""
+
+    def __iter__(self) -> Iterator[Entry]:  # type: ignore[override]
+        yield from ()
+
+    @property
+    def summary(self) -> GetSummary:
+        raise AssertionError("not asked for")
+
+
+@pytest.mark.parametrize("shift", range(14))
+def test_no_part_of_a_secret_is_left_where_a_long_file_was_cut(shift: int) -> None:
+    secret = b"sk-canary-123"
+    data = b"." * (50 - shift) + secret + b"." * 200 + secret + b"." * (50 - shift)
+    kept, cut = _read_capped(Bytes(data), len(data), 100, Redactor([secret.decode(), "short-one"]))
+    assert cut
+    head, _, tail = kept.partition(b"\n[... ")
+    tail = tail.partition(b"...]\n")[2]
+    assert set(head + tail) <= set(b".*")
+    assert len(head) == len(tail) == 50 - (len(secret) - 1)

@@ -23,9 +23,9 @@ def test_a_value_inside_another_leaves_no_rest() -> None:
     assert Redactor(["secret", "secret-long"]).file("a.txt", b"secret-long secret") == b"[REDACTED] [REDACTED]"
 
 
-def test_binary_files_stay_as_they_are() -> None:
-    for data in (b"\0secret-1", b"\xff secret-1"):
-        assert Redactor(["secret-1"]).file("a.bin", data) == data
+@pytest.mark.parametrize("odd", [b"\0", b"\xff ", "é".encode()[:1]], ids=["nul", "no utf-8", "half a character"])
+def test_values_in_a_file_that_is_no_text_are_blanked_out(odd: bytes) -> None:
+    assert Redactor(["secret-1"]).file("a.bin", odd + b"secret-1") == odd + b"********"
 
 
 @pytest.mark.conforms("H-129", "N-116")
