@@ -27,6 +27,7 @@ _MANIFESTS: Final = (
     "application/vnd.docker.distribution.manifest.list.v2+json",
 )
 _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
+_REPOSITORY: Final = re.compile(r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*)*")
 _CHALLENGE: Final = re.compile(r'(\w+)="([^"]*)"')
 _DOCKER_HUB: Final = "registry-1.docker.io"
 
@@ -69,7 +70,7 @@ def parse_ref(text: str) -> ImageRef:
         repository, tag = path, ""
     if host == _DOCKER_HUB and "/" not in repository:
         repository = f"library/{repository}"
-    if not re.fullmatch(r"[a-z0-9]+(?:[._/-]+[a-z0-9]+)*", repository) or (digest and not _DIGEST.fullmatch(digest)):
+    if not _REPOSITORY.fullmatch(repository) or (digest and not _DIGEST.fullmatch(digest)):
         raise InvalidSpec("image", f"{text[:200]!r} is not an image reference: use HOST/NAME:TAG or HOST/NAME@sha256:…")
     return ImageRef(host, repository, digest or tag or "latest")
 

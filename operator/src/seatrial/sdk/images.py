@@ -83,9 +83,16 @@ class TaskImage:
     message: str = ""
 
     def record(self, platform: str) -> dict[str, Any]:
-        """As ``spec.images`` of a Task holds it."""
-        facts = {"user": self.facts.user, "workdir": self.facts.workdir, "entrypoint": list(self.facts.entrypoint)}
-        return {"image": self.image, "key": self.key, "platform": platform, **{name: value for name, value in facts.items() if value}}
+        """As ``spec.images`` of a Task holds it; every field, because the server would add what is missing and the two would differ."""
+        facts = self.facts
+        return {
+            "image": self.image,
+            "key": self.key,
+            "platform": platform,
+            "user": facts.user,
+            "workdir": facts.workdir,
+            "entrypoint": list(facts.entrypoint),
+        }
 
 
 def parse_build_args(values: Sequence[str]) -> dict[str, str]:
