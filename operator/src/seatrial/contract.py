@@ -95,6 +95,9 @@ VAR_SIGNING_KEY: Final = "SEATRIAL_SIGNING_KEY"
 VAR_TEMPLATE_PREFIX: Final = "SEATRIAL_VAR_"
 """``SEATRIAL_VAR_NAME`` is a source of the template ``${NAME}``; Secrets and ConfigMaps arrive this way."""
 
+VAR_REDACT_PREFIX: Final = "SEATRIAL_REDACT_"
+"""``SEATRIAL_REDACT_NAME`` holds a secret that the environment has: for redaction and nothing else."""
+
 # --- sizes ----------------------------------------------------------------------------------------------------------------------------
 
 VERDICT_BYTES: Final = 1024
@@ -256,6 +259,8 @@ class TrialInput(TypedDict):
     """Overrides of Harbor's table by error name."""
     config: dict[str, Any]
     """``config`` of Harbor's trial result."""
+    secret_names: NotRequired[list[str]]
+    """Variables and template sources whose values come from Secrets: redacted whatever they are called."""
     limits: NotRequired[dict[str, int]]
     """Bytes by mount path in the environment (``sizeLimit`` of its volumes); a phase is ended at 80 % of one."""
     verifies: NotRequired[int]

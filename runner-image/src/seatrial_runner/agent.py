@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from seatrial.contract import INSTRUCTION_FILE, SOLUTION_TAR, AgentEnd, Cause, Span, TrialInput
@@ -25,7 +25,7 @@ from seatrial_runner.prepare import begin_step, chunks, has_member, prepare, rea
 from seatrial_runner.redact import Redactor, send_secrets
 from seatrial_runner.steps import step_path, wait_for_answer
 from seatrial_runner.stop import Stop
-from seatrial_runner.variables import resolve_all, secret_values, template_sources
+from seatrial_runner.variables import resolve_all, secret_values, template_sources, values_of
 from seatrial_runner.watch import TimedOut, Watcher
 
 # An environment string may have 128 KiB.
@@ -105,7 +105,7 @@ def _run(paths: Paths, environ: Mapping[str, str], stop: Stop, listener: Listene
     with channel:
         with _Span("agent_setup", end["spans"]):
             # oracle, nop and command have nothing to set up; the phase exists for Harbor's result.
-            _hand_over_secrets(paths, env, sources)
+            _hand_over_secrets(paths, env, sources, trial.get("secret_names", []))
         player = _Player(channel, trial, paths, stop, execute, env, sources)
         if trial.get("steps"):
             player.run_steps(end)
@@ -229,8 +229,9 @@ def _prepared_environment(paths: Paths, trial: TrialInput, stop: Stop, listener:
     return channel
 
 
-def _hand_over_secrets(paths: Paths, env: Mapping[str, str], sources: Mapping[str, str]) -> None:
-    if not send_secrets(paths.secrets_socket, [*secret_values(env), *secret_values(sources)], wait_seconds=_HANDOVER_SECONDS):
+def _hand_over_secrets(paths: Paths, env: Mapping[str, str], sources: Mapping[str, str], names: Sequence[str]) -> None:
+    values = [value for given in (env, sources) for value in (*secret_values(given), *values_of(given, names))]
+    if not send_secrets(paths.secrets_socket, values, wait_seconds=_HANDOVER_SECONDS):
         raise runner_crashed("agent runner", "the verifier's container did not start, so nobody would redact the agent's secrets")
 
 

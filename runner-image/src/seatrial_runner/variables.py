@@ -52,6 +52,11 @@ def secret_values(env: Mapping[str, str], *, always: bool = False) -> list[str]:
     ]
 
 
+def values_of(env: Mapping[str, str], names: Iterable[str]) -> list[str]:
+    """Values of ``names`` in ``env``, to be redacted whatever they are called."""
+    return secret_values({name: env[name] for name in names if name in env}, always=True)
+
+
 def longest_first(values: Iterable[str]) -> tuple[str, ...]:
     """Without duplicates; a value that contains another one comes before it."""
     return tuple(sorted(set(values), key=lambda value: (-len(value), value)))

@@ -29,7 +29,7 @@ from seatrial_runner.report import Report, is_to_be_graded
 from seatrial_runner.rewards import Rewards
 from seatrial_runner.steps import is_below, trial_rewards, write_answer
 from seatrial_runner.stop import Stop
-from seatrial_runner.variables import resolve_all, secret_values, template_sources
+from seatrial_runner.variables import resolve_all, secret_values, template_sources, values_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -428,7 +428,8 @@ def _end_environment(channel: Channel) -> None:
 
 def _own_secrets(session: Session) -> list[str]:
     sources = template_sources(session.environ, session.trial["variables"])
-    values = secret_values(sources)
+    values = [*secret_values(sources), *values_of(sources, session.trial.get("secret_names", []))]
+    values += values_of(session.environ, (name for name in session.environ if name.startswith(contract.VAR_REDACT_PREFIX)))
     environments = [session.trial["verifier"]["env"], *(step["verifier_env"] for step in session.trial.get("steps", []))]
     for name, value in [item for env in environments for item in env.items()]:
         try:

@@ -415,3 +415,11 @@ def test_the_users_agent_image_sees_the_desk_and_nothing_of_the_verifier() -> No
     assert image["securityContext"]["capabilities"] == {"drop": ["ALL"]}
     assert "desk" in mounts(pod, "agent").values()
     assert "desk" not in mounts(pod, "environment").values()
+
+
+def test_the_environments_secrets_reach_the_verifier_for_redaction_only() -> None:
+    secrets = {"DATABASE": {"name": "s", "key": "k"}}
+    toml = {"environment": {"env": {"DB": "${DATABASE}", "MODE": "fast"}}}
+    pod = pod_of(make_job().tasks(make_task(toml=toml)).spec(environment={"envSecrets": secrets}))
+    found = {name: value for name, value in variables(pod, "verifier").items() if name.startswith("SEATRIAL_REDACT_")}
+    assert found == {"SEATRIAL_REDACT_DB": {"secretKeyRef": {"name": "s", "key": "k"}}}

@@ -785,3 +785,12 @@ def test_a_result_that_would_be_too_long_is_stored_without_what_the_agent_report
     assert outcome.verdict.stored
     assert outcome.result is not None
     assert outcome.result["agent_result"] is None
+
+
+def test_secrets_are_redacted_whatever_their_variables_are_called(pod: Pod) -> None:
+    pod.trial["agent"] = {**pod.trial["agent"], "env_names": ["PLAIN"]}
+    pod.trial["secret_names"] = ["PLAIN", "JUDGE"]
+    pod.agent_env = {"PLAIN": "canary-of-the-agent"}
+    pod.verifier_env = {"SEATRIAL_VAR_JUDGE": "canary-of-the-judge", "SEATRIAL_REDACT_DATABASE": "canary-of-the-environment"}
+    pod.files["tests/test.sh"] = REWARD_1 + "echo canary-of-the-agent canary-of-the-judge canary-of-the-environment > $LOGS/verifier/said\n"
+    assert pod.run().logs["verifier/said"] == b"[REDACTED] [REDACTED] [REDACTED]\n"

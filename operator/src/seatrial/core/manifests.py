@@ -128,6 +128,7 @@ def build_trial_pod(
     """
     task = plan.tasks[trial.task]
     containers = [_environment(task, spec, settings), _agent(task, spec, settings), _verifier(task, spec, urls, secret, settings)]
+    containers[2]["env"] += _to_redact(containers[0])
     if spec.agent.image is not None:
         containers.append(_agent_image(spec, settings))
     stage = _stage(task, urls, encoded_input, settings)
@@ -153,6 +154,7 @@ def build_verify_pod(
     environment = _environment(task, spec, settings, place)
     environment["volumeMounts"] = [mount for mount in environment["volumeMounts"] if mount["name"] in ("bin", "ctl", "logs-verifier")]
     verifier = _verifier(task, spec, urls, secret, settings)
+    verifier["env"] += _to_redact(environment)
     # envd wants both ends, and nobody else listens here.
     kept = [mount for mount in verifier["volumeMounts"] if mount["name"] not in ("logs-agent", "logs-artifacts")]
     verifier["volumeMounts"] = [*kept, _own_socket(contract.AGENT)]
@@ -389,6 +391,12 @@ def _verifier(task: PlannedTask, spec: EvalJobSpec, urls: Urls, secret: str, set
         ],
         tmp="tmp-verifier",
     )
+
+
+def _to_redact(environment: dict[str, Any]) -> list[dict[str, Any]]:
+    """The environment's secrets once more, for the verifier: what it keeps of the environment's files must not hold them."""
+    secrets = (item for item in environment["env"] if "secretKeyRef" in item.get("valueFrom", {}))
+    return [{**item, "name": f"{contract.VAR_REDACT_PREFIX}{item['name']}"} for item in secrets]
 
 
 def _own_socket(name: str) -> dict[str, Any]:

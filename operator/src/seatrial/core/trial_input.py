@@ -269,6 +269,8 @@ def build_input(
         config=_trial_config(plan, spec, trial, task),
         limits=dict(limits_bytes),
     )
+    if names := {*spec.agent.env_secrets, *spec.environment.env_secrets}:
+        given["secret_names"] = sorted(names)
     if verifies is not None:
         given["verifies"] = verifies
     if config.steps:
