@@ -17,6 +17,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from seatrial.api.evaljob import EvalJob
 from seatrial.api.meta import Resource
+from seatrial.api.names import ANNOTATION_AGAIN
 from seatrial.api.task import Task
 from seatrial.api.taskset import Taskset
 
@@ -91,10 +92,7 @@ class FakeKube:
         metadata = body["metadata"]
         key = (plural, metadata["namespace"], metadata["name"])
         before = self.objects.get(key)
-        if before is not None and {**before, "metadata": {**before["metadata"], "annotations": None}} == {
-            **body,
-            "metadata": {**body["metadata"], "annotations": None},
-        }:
+        if before is not None and _without_notes(before) == _without_notes(body):
             return before
         self._version += 1
         metadata["resourceVersion"] = str(self._version)
@@ -121,8 +119,10 @@ class FakeKube:
             if fault is not None:
                 raise _Answer(422, fault)
         generation = body["metadata"].get("generation", 0)
+        before = self.objects.get((plural, body["metadata"]["namespace"], body["metadata"]["name"]))
+        asked = before is not None and _request(before) != _request(body)
         stored = self._store(plural, body)
-        if stored["metadata"].get("generation") != generation:
+        if asked or stored["metadata"].get("generation") != generation:
             changed = copy.deepcopy(stored)
             self.react(plural, changed)
             self._store(plural, changed)
@@ -218,6 +218,16 @@ class FakeKube:
 class _Answer(Exception):
     def __init__(self, code: int, body: Raw) -> None:
         self.code, self.body = code, body
+
+
+def _without_notes(body: Raw) -> Raw:
+    """The object without annotations that ask nobody for anything."""
+    return {**body, "metadata": {**body["metadata"], "annotations": _request(body)}}
+
+
+def _request(body: Raw) -> Any:
+    """What asks the operator to look again."""
+    return body["metadata"].get("annotations", {}).get(ANNOTATION_AGAIN)
 
 
 def publish_at_once(plural: str, item: Raw) -> None:

@@ -134,6 +134,33 @@ def test_a_run_that_was_broken_off_is_continued(
     assert (outcomes(report), report.succeeded) == ({"bench-one": "created", "bench-two": "created"}, True)
 
 
+def test_publishing_again_has_a_refused_task_verified_again(run: Callable[..., Any], make_task: MakeTask, kube: Any) -> None:
+    task = make_task("one")
+    run(task)
+    body = kube.get("tasks", "bench-one")
+    refused = {"type": "Verified", "status": "False", "reason": "TaskArchiveCorrupt", "message": "other bytes", "observedGeneration": 1}
+    react, kube.react = kube.react, lambda plural, item: None
+    kube.put("tasks", {**body, "status": {**body["status"], "conditions": [refused]}})
+    kube.react = react
+    again = run(task)
+    annotations = kube.get("tasks", "bench-one")["metadata"]["annotations"]
+    assert (outcomes(again), again.succeeded, "seatrial.dev/verify-again" in annotations) == ({"bench-one": "unchanged"}, True, True)
+
+
+def test_a_task_that_is_still_refused_is_reported_with_its_reason(
+    run: Callable[..., Any], make_task: MakeTask, kube: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publish_module, "HEAL_SECONDS", 0.2)
+    task = make_task("one")
+    run(task)
+    body = kube.get("tasks", "bench-one")
+    refused = {"type": "Verified", "status": "False", "reason": "TaskArchiveCorrupt", "message": "other bytes", "observedGeneration": 1}
+    kube.react = lambda plural, item: None
+    kube.put("tasks", {**body, "status": {**body["status"], "conditions": [refused]}})
+    again = run(task)
+    assert (outcomes(again), [item.message for item in again.failed]) == ({"bench-one": "failed"}, ["TaskArchiveCorrupt: other bytes"])
+
+
 @pytest.mark.conforms("N-44")
 def test_bytes_that_were_replaced_in_the_store_are_noticed_when_publishing_again(
     run: Callable[..., Any], make_task: MakeTask, kube: Any, store: Store
