@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import posixpath
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 from seatrial.taskpkg.capture import Entry, Inventory
+from seatrial.taskpkg.imagekey import instructions
 from seatrial.taskpkg.model import TaskConfig
 from seatrial.taskpkg.parse import Problem
 from seatrial.taskpkg.verification import verifier_definition
@@ -27,6 +29,7 @@ def advise(task_dir: Path, config: TaskConfig, listed: Inventory) -> Iterator[Pr
     yield from _nested_tasks(files)
     yield from _rewards(task_dir, config, files)
     yield from _submodules(task_dir, listed, inner)
+    yield from _dockerfiles(task_dir, files, frozenset(path for path, _ in inner))
 
 
 def _compose_names(files: dict[str, Entry]) -> Iterator[Problem]:
@@ -77,6 +80,37 @@ def _submodules(task_dir: Path, listed: Inventory, inner: list[tuple[str, Entry]
             yield _warning("empty-submodule", path, "The folder is a git submodule that was not fetched", fix)
 
 
+def _dockerfiles(task_dir: Path, files: dict[str, Entry], paths: frozenset[str]) -> Iterator[Problem]:
+    """Sources of COPY that are not there, and base images that no other machine has."""
+    for file in files:
+        folder, _, name = file.rpartition("/")
+        if name != "Dockerfile" or folder.split("/")[-1] not in ("environment", "tests"):
+            continue
+        for item in instructions(_head(task_dir / file).decode("utf-8", errors="replace")):
+            if item.name == "FROM" and item.text.split(" ")[0].startswith(("localhost/", "localhost:")):
+                fix = "push the base image to a registry that the builder reaches, and name it there"
+                yield _warning(
+                    "local-base", file, f"The base image {item.text.split(' ')[0]} exists only on one machine", fix, line=item.line
+                )
+            elif item.name == "COPY":
+                for source in _plain_sources(item.text):
+                    if source and f"{folder}/{source}" not in paths:
+                        fix = f"add {folder}/{source}, or correct the line; paths are relative to {folder}/"
+                        yield _warning("copy-source", file, f"COPY {source}: there is no such file in {folder}/", fix, line=item.line)
+
+
+def _plain_sources(text: str) -> tuple[str, ...]:
+    """Sources of a COPY that name one path each: no patterns, no variables, not from another stage."""
+    if text.startswith(("[", "--from")) or "<<" in text or "--from=" in text:
+        return ()
+    words = [word for word in text.split() if not word.startswith("--")]
+    return tuple(
+        posixpath.normpath(word.strip('"')).lstrip("/")
+        for word in words[:-1]
+        if not set(word) & set("*?[]$\\") and word not in (".", "./", "/")
+    )
+
+
 def _submodule_folders(task_dir: Path) -> frozenset[Path]:
     """Folders of submodules by the nearest ``.gitmodules`` above the task, or in it."""
     for folder in (task_dir.resolve(), *task_dir.resolve().parents):
@@ -95,5 +129,5 @@ def _head(file: Path) -> bytes:
         return stream.read(_TEXT_BYTES)
 
 
-def _warning(rule: str, file: str, message: str, fix: str) -> Problem:
-    return Problem("warning", rule, file, None, None, message, fix)
+def _warning(rule: str, file: str, message: str, fix: str, *, line: int | None = None) -> Problem:
+    return Problem("warning", rule, file, None, line, message, fix)
