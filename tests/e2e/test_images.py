@@ -146,7 +146,7 @@ def test_the_cluster_builds_the_same_suite_with_the_same_verdicts(registry: Regi
         "broken-copy": "environment/Dockerfile line 3, COPY not-there.txt /opt/",
         "broken-run": 'environment/Dockerfile line 4, RUN echo "nothing here works" >&2 && exit 7',
     }
-    assert all(row["error"]["harbor"] == "SandboxBuildFailedError" for row in rows.values())
+    assert all(row["error"]["exceptionType"] == "SandboxBuildFailedError" for row in rows.values())
 
 
 def write_dockerfile_task(folder: Path, name: str, dockerfile: str, *, config: str = "") -> None:

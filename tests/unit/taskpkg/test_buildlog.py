@@ -71,8 +71,9 @@ def test_a_failed_command_is_named_with_its_line(log: str) -> None:
     assert "7" in fault.message
 
 
-def test_a_missing_source_is_named_with_its_line() -> None:
-    fault = explain(DOCKERFILE, BUILDAH_COPY)
+@pytest.mark.parametrize("log", [BUILDAH_COPY, KANIKO_COPY], ids=["buildah", "kaniko"])
+def test_a_missing_source_is_named_with_its_line(log: str) -> None:
+    fault = explain(DOCKERFILE, log)
     assert (fault.line, fault.instruction) == (5, "COPY not-there.txt /opt/")
     assert fault.message.endswith("no such file or directory")
 

@@ -19,6 +19,8 @@ _BUILDAH_STEP: Final = re.compile(r"^(?:\[(\d+)/\d+\] )?STEP \d+(?:/\d+)?: (.+)$
 _BUILDAH_AT: Final = re.compile(r'at STEP "(.+?)":')
 _BUILDKIT_LINE: Final = re.compile(r"^\S*Dockerfile:(\d+)$", re.MULTILINE)
 _PARSE_LINE: Final = re.compile(r"(?:parse error on line|line) (\d+)[:,]? ?")
+# kaniko looks for all sources of a stage before it says which instruction it is at.
+_KANIKO_MISSING: Final = re.compile(r"failed to get fileinfo for (\S+): ")
 _UNKNOWN_IMAGE: Final = re.compile(r"MANIFEST_UNKNOWN|manifest unknown|NAME_UNKNOWN|name unknown|no such host|UNAUTHORIZED|DENIED")
 _MISSING_BASE: Final = re.compile(
     r"MANIFEST_UNKNOWN|manifest unknown|NAME_UNKNOWN|name unknown|repository name not known|pull access denied|not found: manifest"
@@ -86,6 +88,9 @@ def _instruction(text: str, lines: list[str], known: tuple[Instruction, ...]) ->
         return max((item for item in known if item.line <= number), key=lambda item: item.line, default=None)
     if (parse := _PARSE_LINE.search(lines[-1] if lines else "")) and known and "arse" in lines[-1]:
         return next((item for item in known if item.line == int(parse[1])), None)
+    if missing := _KANIKO_MISSING.findall(text):
+        copies = [item for item in known if item.name in ("COPY", "ADD")]
+        return next((item for item in copies if any(missing[-1].endswith(f"/{_path(word)}") for word in item.text.split()[:-1])), None)
     wanted = ""
     if at := _BUILDAH_AT.findall(text):
         wanted = at[-1]
@@ -103,6 +108,10 @@ def _instruction(text: str, lines: list[str], known: tuple[Instruction, ...]) ->
     if not wanted:
         return None
     return _closest(wanted, known) or Instruction(0, wanted.split(" ", 1)[0], wanted.partition(" ")[2])
+
+
+def _path(word: str) -> str:
+    return word.strip('[]",').removeprefix("./").lstrip("/") or "/"
 
 
 def _closest(shown: str, known: tuple[Instruction, ...]) -> Instruction | None:
