@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 CLUSTER := $(PYTHON) tests/cluster
 ENVD_SOURCES := $(wildcard runner-image/envd/*.go runner-image/envd/go.*)
 
-.PHONY: help venv lock up down status kubeconfig images demo test test-local test-static test-unit test-envd test-chart test-cluster \
+.PHONY: help venv lock up down status kubeconfig images demo test test-local test-static test-unit test-envd test-chart test-cluster test-deep \
 	bench perf chaos fuzz conformance generate docs
 
 help: ## list the targets
@@ -80,9 +80,14 @@ test-envd: ## the environment's helper, in Go
 test-chart: venv ## what the chart renders
 	@$(BIN)/python -m pytest -q tests/chart
 
+# One more try for a test that a busy machine disturbed; the report counts it as rerun.
+CLUSTER_TESTS = $(BIN)/python -m pytest -q --reruns 1 --reruns-delay 5 tests/e2e tests/perf
+
 test-cluster: venv up images ## tests on the local cluster
-	@# One more try for a test that a busy machine disturbed; the report counts it as rerun.
-	@$(BIN)/python -m pytest -q --reruns 1 --reruns-delay 5 tests/e2e tests/perf
+	@$(CLUSTER_TESTS) -m "not deep"
+
+test-deep: venv up images ## the long tests: installation, observability, every command of the documentation, 1,000 trials
+	@$(CLUSTER_TESTS) -m deep
 
 perf: venv ## load: 100 and 1,000 trials against an API server with kwok; more with PERF="--trials 10000"
 	@$(BIN)/python -m tests.perf $(PERF)

@@ -20,7 +20,7 @@ from tests import docpages
 from .harness import REPOSITORY, Cluster
 from .ops import alone
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.deep]
 
 SYSTEM, TRIALS = "docs-system", "docs-evals"
 RUNBOOKS = sorted(name for name in docpages.pages() if name.startswith("runbooks/"))

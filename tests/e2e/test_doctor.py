@@ -12,7 +12,7 @@ import pytest
 from .harness import Result, wait_until
 from .ops import DEPLOYMENT, NAMESPACE, TRIALS, Release
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.deep]
 
 
 class Seen(NamedTuple):

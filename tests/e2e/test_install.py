@@ -15,7 +15,7 @@ import yaml
 from .harness import Cluster, evaljob, unique, wait_until, write_task
 from .ops import CHART, DEPLOYMENT, NAME, NAMESPACE, TRIALS, Release
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.deep]
 
 IMAGE = "seatrial.local/smoke/hello-pass:dev"
 

@@ -15,7 +15,7 @@ from .harness import evaljob, unique, wait_until, write_task
 from .ops import DEPLOYMENT, NAMESPACE, TRIALS, Release
 from .prometheus import Prometheus
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.deep]
 
 IMAGE = "seatrial.local/smoke/hello-pass:dev"
 JOB = unique("observed")

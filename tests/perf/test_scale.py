@@ -13,7 +13,7 @@ from .operator_process import OperatorProcess
 from .plane import Plane, wait_for
 from .stages import Shares
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.deep]
 TRIALS = 1000
 TASKS = 10
 KILL_AT = (150, 450, 750)
