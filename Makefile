@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 CLUSTER := $(PYTHON) tests/cluster
 ENVD_SOURCES := $(wildcard runner-image/envd/*.go runner-image/envd/go.*)
 
-.PHONY: help venv lock up down status kubeconfig images demo test test-local test-static test-unit test-envd test-chart test-cluster test-deep \
+.PHONY: help venv lock up down status kubeconfig images demo test test-static test-unit test-envd test-chart test-cluster test-deep \
 	bench perf chaos fuzz conformance generate docs
 
 help: ## list the targets
@@ -57,13 +57,7 @@ demo: venv ## from nothing to five graded trials
 
 test: venv ## everything that CI runs
 	@rm -rf build/test-results
-	@$(MAKE) --no-print-directory test-static
-	@# The cluster's tests wait more than they work: the others run beside them.
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target test-local test-cluster
-	@$(MAKE) --no-print-directory conformance
-
-test-local: venv ## unit, integration, Go and chart tests: all that needs no cluster
-	@$(MAKE) --no-print-directory --jobs=1 test-unit test-envd test-chart
+	@$(MAKE) --no-print-directory test-static test-unit test-envd test-chart test-cluster conformance
 
 test-static: venv ## lint, types, layers, generated files
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .

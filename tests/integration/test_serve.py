@@ -77,23 +77,6 @@ async def test_a_job_that_is_deleted_is_forgotten_and_one_that_is_changed_obeys(
         assert (await made.ended(seconds=20))["phase"] == "Completed"
 
 
-async def test_the_standby_starts_nothing_and_takes_over_when_the_leader_is_gone() -> None:
-    async with world() as made, process(made, "first") as leader:
-        await wait_until(lambda: holder(made), lambda name: name == "first")
-        async with process(made, "second"):
-            made.suite(3)
-            made.fate = lambda pod: "silent"
-            made.submit()
-            await wait_until(lambda: made.status().get("trials", {}).get("running"), lambda running: running == 3, seconds=30)
-            leader.cancel()  # no release, as after SIGKILL
-            await asyncio.gather(leader, return_exceptions=True)
-            made.fate = lambda pod: "scored"
-            for pod in made.pods():
-                made.finish(pod["metadata"]["name"], rewards={"reward": 1.0})
-            seen = await made.ended(seconds=30)
-            assert (seen["trials"]["scored"], len(made.runs), holder(made)) == (3, 3, "second")
-
-
 async def test_health_and_metrics_on_leader_and_standby() -> None:
     async with world() as made, process(made, "first", listen_port=18611), aiohttp.ClientSession() as http:
         await wait_until(lambda: holder(made), lambda name: name == "first")
