@@ -96,7 +96,7 @@ async def test_health_and_metrics_on_leader_and_standby() -> None:
             assert (status, text.splitlines()[0]) == (503, "leader: another replica leads")
             _, metrics = await answer(18611, "/metrics")
             assert "seatrial_leader 1.0" in metrics
-            assert 'seatrial_api_requests_total{code="200",resource="leases",verb="GET"}' in metrics
+            assert 'seatrial_api_requests_total{code="201",resource="leases",verb="POST"} 1.0' in metrics
 
 
 async def test_without_the_crds_the_process_ends_with_the_next_step() -> None:
