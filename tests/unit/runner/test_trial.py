@@ -778,7 +778,7 @@ def test_a_result_that_would_be_too_long_is_stored_without_what_the_agent_report
     monkeypatch.setattr(contract, "RESULT_BYTES", 8000)
     assert pod.stage() == 0
     result = {"n_input_tokens": 1, "metadata": {"notes": "x" * 20_000}}
-    span = {"started_at": "2026-01-01T00:00:00Z", "finished_at": "2026-01-01T00:00:01Z"}
+    span = contract.Span(started_at="2026-01-01T00:00:00Z", finished_at="2026-01-01T00:00:01Z")
     write_end(pod.paths("agent").agent_end, contract.AgentEnd(error=None, spans={"agent_setup": span}, exit_code=0, result=result))
     pod.verify()
     outcome = pod.outcome()
