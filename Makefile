@@ -27,7 +27,6 @@ $(VENV)/.complete: requirements/dev.txt pyproject.toml
 	@touch $@
 
 lock: venv ## pin the dependencies anew after a change of pyproject.toml
-	@$(BIN)/pip install --quiet --disable-pip-version-check uv
 	@for set in dev operator; do $(BIN)/uv pip compile --quiet --no-header --no-emit-index-url --generate-hashes --python-version 3.11 \
 		--extra operator $$([ $$set = operator ] || echo --extra dev) pyproject.toml -o requirements/$$set.txt; done
 
