@@ -416,7 +416,8 @@ def test_an_agent_image_works_through_its_client_and_its_exit_code_counts(life: 
     case(tmp_path, "imaged", test='[ "$(cat /app/made /app/instruction)" = "Hello\nCase imaged." ] && echo 1 > /logs/verifier/reward.txt')
     agent = {
         "image": "seatrial.local/smoke/hello-pass:dev",
-        "args": ["sh", "-c", f"{AGENT}\nexit 4"],
+        # Longer than the postStart hook takes: an agent image that ends before its hook has run is judged as never started.
+        "args": ["sh", "-c", f"{AGENT}\nsleep 5\nexit 4"],
         "model": "mine/model",
         "envSecrets": {"API_KEY": {"name": "agent-key", "key": "k"}},
     }
