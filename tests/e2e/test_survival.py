@@ -10,25 +10,12 @@ from typing import Any
 
 import pytest
 
+from ..chaos.counter import SERVER
 from .conftest import NAMESPACE
 from .harness import SYSTEM, Cluster, evaljob, unique, wait_until, write_task
 
 pytestmark = pytest.mark.cluster
 IMAGE = "seatrial.local/smoke/hello-pass:dev"
-COUNTER = """
-import http.server, sys
-hits = []
-class Handler(http.server.BaseHTTPRequestHandler):
-    def do_GET(self):
-        if self.path != "/hits":
-            hits.append(self.path[1:])
-        body = "\\n".join(hits).encode()
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(body)
-    def log_message(self, *_): pass
-http.server.ThreadingHTTPServer(("", 8000), Handler).serve_forever()
-"""
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +30,7 @@ def counter(installed: Cluster) -> Iterator[str]:
         "spec": {
             "terminationGracePeriodSeconds": 0,
             "containers": [
-                {"name": "counter", "image": IMAGE, "imagePullPolicy": "IfNotPresent", "command": ["python3", "-c", COUNTER]},
+                {"name": "counter", "image": IMAGE, "imagePullPolicy": "IfNotPresent", "command": ["python3", "-c", SERVER]},
             ],
         },
     }
