@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from seatrial.api.names import ANNOTATION_AGAIN
+from seatrial.effects.kube import Kube
 from tests.integration.harness import GROUP, World, operator, wait_until, world
 
 ETCD_BYTES = 1_572_864
@@ -124,6 +125,30 @@ async def test_a_tag_moves_back_cuts_no_revision_and_is_what_a_new_set_pins() ->
         await wait_until(lambda: made.condition("Pinned", "suite", "tasksets")[0], lambda status: status == "True")
         assert made.api.get("tasksets", "suite")["status"]["sample"] == [f"evals/task#{first}"]
         assert made.api.get("tasks", "task")["status"]["revision"] == 2
+
+
+async def test_a_change_that_overtakes_the_answer_to_the_operators_own_write_is_not_lost() -> None:
+    async with world() as made:
+        overtaken: list[str] = []
+
+        def slow_answers(kube: Kube) -> None:
+            request = kube.request
+
+            async def overtake(method: str, path: str, **options: Any) -> Any:
+                answer = await request(method, path, **options)
+                if method == "PATCH" and path.endswith("/tasks/task/status") and not overtaken:
+                    overtaken.append(path)
+                    edit(made, "tasks", "task", tags=["stable"])
+                return answer
+
+            kube.request = overtake  # type: ignore[method-assign]
+
+        async with operator(made, wrap=slow_answers):
+            made.publish("task")
+            await wait_until(
+                lambda: (made.api.get("tasks", "task").get("status") or {}).get("tags"), lambda tags: tags == {"latest": 1, "stable": 1}
+            )
+        assert len(overtaken) == 1
 
 
 # --- jobs ---------------------------------------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.processes import alive
 
 from seatrial_runner.channel import Channel, CommandFailed, Completed, EnvdError, EnvironmentExited, ExitStatus
 
@@ -20,14 +21,6 @@ CONTAINER_CAPABILITIES = (
     ",+sys_chroot,+mknod,+audit_write,+setfcap"
 )
 """What root has in a container that asks for nothing."""
-
-
-def alive(pid: int) -> bool:
-    """Whether the process exists and is not a zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def output_of(channel: Channel, command: str, **options: object) -> str:

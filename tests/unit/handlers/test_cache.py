@@ -47,6 +47,33 @@ def test_the_answer_to_an_own_write_is_kept_and_wakes_nobody() -> None:
     assert subject.woken == [JOB]
 
 
+def test_an_answer_that_arrives_after_a_later_change_does_not_undo_it() -> None:
+    subject = Subject()
+    subject.cache.observe(None, "EvalJob", body(version="9"))
+    subject.cache.observe("MODIFIED", "EvalJob", body(2, version="11"))
+    subject.cache.written("EvalJob", body(version="10"))
+    assert subject.cache.get(JOB) == body(2, version="11")
+    subject.cache.refresh("EvalJob", "evals", "job", body(version="10"))
+    assert subject.cache.get(JOB) == body(2, version="11")
+    assert subject.woken == [JOB] * 3
+
+
+def test_an_answer_about_an_object_made_again_replaces_the_old_one_whatever_its_version() -> None:
+    subject = Subject()
+    subject.cache.observe(None, "EvalJob", body(2, version="11"))
+    subject.cache.refresh("EvalJob", "evals", "job", body(uid="u2", version="3"))
+    assert subject.cache.get(JOB) == body(uid="u2", version="3")
+
+
+def test_versions_that_are_no_numbers_leave_the_generation_to_decide() -> None:
+    subject = Subject()
+    subject.cache.observe(None, "EvalJob", body(2, version="b"))
+    subject.cache.written("EvalJob", body(1, version="c"))
+    assert subject.cache.get(JOB) == body(2, version="b")
+    subject.cache.written("EvalJob", body(2, version="a"))
+    assert subject.cache.get(JOB) == body(2, version="a")
+
+
 def test_a_list_adds_what_is_unknown_and_replaces_what_is_newer() -> None:
     subject = Subject()
     subject.list(body())

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.processes import alive
 
 from seatrial_runner.desk import LOCK, is_alive
 
@@ -99,7 +100,7 @@ def test_a_client_that_is_killed_takes_its_command_along(pod: Pod) -> None:
         pid = int((pod.app / "pid").read_text())
         process.kill()
         process.communicate()
-        wait_until(lambda: not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text().split()[2])
+        wait_until(lambda: not alive(pid))
 
     run_with(pod, work)
 

@@ -52,9 +52,13 @@ class ObjectCache:
         self._changed(key)
 
     def written(self, kind: str, body: Raw) -> None:
-        """The answer to our own write: the next one needs its resourceVersion. Wakes nobody."""
+        """The answer to our own write: the next one needs its resourceVersion. Wakes nobody.
+
+        The watch may have brought a user's later change before this answer arrived: then the later one stays.
+        """
         key = _key(kind, body)
-        if key in self._bodies:
+        known = self._bodies.get(key)
+        if known is not None and not _is_older(body, known):
             self._store(key, body)
 
     def refresh(self, kind: str, namespace: str, name: str, body: Raw | None) -> None:
@@ -63,7 +67,9 @@ class ObjectCache:
         if body is None:
             self._drop(key)
         else:
-            self._store(key, body)
+            known = self._bodies.get(key)
+            if known is None or not _is_older(body, known):
+                self._store(key, body)
             self._changed(key)
 
     def merge(self, kind: str, bodies: Iterable[Raw], *, began: float, namespace: str | None) -> None:
@@ -109,6 +115,16 @@ class ObjectCache:
 def _key(kind: str, body: Raw) -> Key:
     meta = body["metadata"]
     return Key(kind, meta["namespace"], meta["name"])
+
+
+def _is_older(body: Raw, known: Raw) -> bool:
+    """Whether ``known`` is a later state of the same object: resource versions of one kind can be compared as numbers (KEP-5504)."""
+    if _version(body)[0] != _version(known)[0]:
+        return False
+    versions = [item["metadata"].get("resourceVersion", "") for item in (body, known)]
+    if all(version.isdecimal() for version in versions):
+        return int(versions[0]) < int(versions[1])
+    return _version(body)[1] < _version(known)[1]
 
 
 def _version(body: Raw) -> tuple[str, int]:
