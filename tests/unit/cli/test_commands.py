@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import gzip
+import hashlib
 import io
 import json
 import subprocess
@@ -437,6 +439,26 @@ def test_a_hostile_path_in_an_archive_is_refused_and_writes_nothing(
     ran = seatrial("artifacts", done_job, "one", "-d", str(tmp_path / "out"))
     assert (ran.code, "has a path that is not written to disk" in ran.err) == (1, True)
     assert sorted(path.name for path in tmp_path.rglob("*") if path.is_file() and path.name != "kubeconfig") == ["result.json"]
+
+
+@pytest.mark.parametrize("file", ["result.json", "logs.tar.gz"])
+def test_evidence_that_was_changed_after_the_trial_is_refused_and_not_written(
+    seatrial: Callable[..., Ran], done_job: str, store: Store, tmp_path: Path, file: str
+) -> None:
+    (prefix,) = {entry.key.partition("trials/")[0] for entry in store.list("jobs/") if "/trials/" in entry.key}
+    place = f"{prefix}trials/one__1234567/0/"
+    digests = {
+        name: hashlib.sha256(store.get(f"{place}{name}", max_bytes=10_000)).hexdigest() for name in ("result.json", "logs.tar.gz")
+    }
+    row = Row("one__1234567", 0, "scored", "2026-01-01T00:00:00Z", rewards={"reward": 1.0}, stored=True)
+    row = dataclasses.replace(row, result_sha256=digests["result.json"], logs_sha256=digests["logs.tar.gz"])
+    store.put(f"{prefix}trials.jsonl", to_lines([row]))
+    assert seatrial("artifacts", done_job, "one", "-d", str(tmp_path / "before")).code == 0
+    store.put(f"{place}{file}", archive({"agent/oracle.txt": b"other\n"}) if file == "logs.tar.gz" else b'{"id": "other"}')
+    ran = seatrial("artifacts", done_job, "one", "-d", str(tmp_path / "after"))
+    assert (ran.code, f"trial one__1234567: {place}{file} does not have the sha256 of its row" in ran.err) == (1, True)
+    saved = sorted(path.relative_to(tmp_path / "after").as_posix() for path in (tmp_path / "after").rglob("*") if path.is_file())
+    assert saved == ([] if file == "result.json" else ["one__1234567/result.json"])
 
 
 # --- steering ---------------------------------------------------------------------------------------------------------------------------

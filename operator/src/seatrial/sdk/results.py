@@ -7,9 +7,11 @@ hostile: sizes are bounded, links are not followed, paths are checked.
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 import os
 import tarfile
+import tempfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -39,6 +41,7 @@ RESULT_BYTES: Final = 4 * 1024 * 1024
 REPORT_BYTES: Final = 256 * 1024 * 1024
 BUNDLE: Final = ("metadata.json", "tasks.jsonl", "trials.jsonl", "scores.jsonl", "report.html", "summary.json")
 READS: Final = 16
+BLOCK_BYTES: Final = 1024 * 1024
 # An archive of logs and artifacts: more entries or more bytes than this are refused, however small the compressed file is.
 MAX_ENTRIES: Final = 100_000
 MAX_BYTES: Final = 16 * 1024**3
@@ -50,6 +53,13 @@ State = Literal["pending", "running", "scored", "errored", "cancelled"]
 
 class UnsafeArchive(SeatrialError):
     """A trial's archive has a member that is not written to disk."""
+
+
+class EvidenceChanged(SeatrialError):
+    """What is stored is not what the trial committed: it was changed or damaged afterwards. Nothing of it is used."""
+
+    def __init__(self, trial: str, key: str) -> None:
+        super().__init__(f"trial {trial}: {key} does not have the sha256 of its row: it was changed or damaged after the trial had ended")
 
 
 @dataclass(frozen=True)
@@ -74,6 +84,9 @@ class TrialRecord:
     tampered: bool = False
     origin: Origin | None = None
     """Where a reused result was made; None: here."""
+    result_sha256: str | None = None
+    logs_sha256: str | None = None
+    """Of the stored files, as the trial committed them; None where the row does not say."""
 
     def reward(self, key: str = "reward") -> float | None:
         """The reward under ``key`` where it counts, else None."""
@@ -237,18 +250,40 @@ class JobFiles:
 
         Raises:
             NotFound: the trial stored none.
+            EvidenceChanged: it is not what the trial committed.
         """
-        return cast(Raw, json.loads(self._store.get(result_key(*self._place(trial)), max_bytes=RESULT_BYTES)))
+        key = result_key(*self._place(trial))
+        data = self._store.get(key, max_bytes=RESULT_BYTES)
+        if trial.result_sha256 not in (None, hashlib.sha256(data).hexdigest()):
+            raise EvidenceChanged(trial.name, key)
+        return cast(Raw, json.loads(data))
 
     def members(self, trial: TrialRecord) -> Iterator[tuple[Member, IO[bytes]]]:
         """The regular files of the trial's archive, one after the other; each must be read before the next.
 
+        The whole archive is compared with its row first, so that nothing of a changed one is handed out.
+
         Raises:
             NotFound: the trial stored no archive.
+            EvidenceChanged: it is not what the trial committed.
             UnsafeArchive: limits or path rules are broken.
         """
-        with self._store.open(logs_key(*self._place(trial))) as stream:
-            yield from read_members(cast(IO[bytes], stream))
+        key = logs_key(*self._place(trial))
+        with self._store.open(key) as stream:
+            if trial.logs_sha256 is None:
+                yield from read_members(cast(IO[bytes], stream))
+                return
+            with tempfile.TemporaryFile(prefix="seatrial-logs-") as copy:
+                digest, size = hashlib.sha256(), 0
+                while block := stream.read(BLOCK_BYTES):
+                    digest.update(block)
+                    if (size := size + len(block)) > MAX_BYTES:
+                        raise UnsafeArchive(f"the archive is larger than {MAX_BYTES} bytes")
+                    copy.write(block)
+                if digest.hexdigest() != trial.logs_sha256:
+                    raise EvidenceChanged(trial.name, key)
+                copy.seek(0)
+                yield from read_members(copy)
 
     def _place(self, trial: TrialRecord) -> tuple[str, str, int]:
         """Folder, trial and retry of the stored result; one that was reused lies where it was made."""
@@ -377,6 +412,8 @@ def _record(item: Mapping[str, Any], task: str, row: Row | None, has_pod: bool) 
         seconds=row.seconds,
         tampered=row.tampered,
         origin=row.origin,
+        result_sha256=row.result_sha256,
+        logs_sha256=row.logs_sha256,
     )
 
 
@@ -448,7 +485,7 @@ def save_members(members: Iterable[tuple[Member, IO[bytes]]], target: Path) -> i
         except (FileExistsError, NotADirectoryError) as error:
             raise UnsafeArchive(f"the archive's member {member.path[:200]!r} comes twice or lies below a file") from error
         with os.fdopen(descriptor, "wb") as file:
-            while block := body.read(1024 * 1024):
+            while block := body.read(BLOCK_BYTES):
                 file.write(block)
         count += 1
     return count
