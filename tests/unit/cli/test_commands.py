@@ -447,9 +447,7 @@ def test_evidence_that_was_changed_after_the_trial_is_refused_and_not_written(
 ) -> None:
     (prefix,) = {entry.key.partition("trials/")[0] for entry in store.list("jobs/") if "/trials/" in entry.key}
     place = f"{prefix}trials/one__1234567/0/"
-    digests = {
-        name: hashlib.sha256(store.get(f"{place}{name}", max_bytes=10_000)).hexdigest() for name in ("result.json", "logs.tar.gz")
-    }
+    digests = {name: hashlib.sha256(store.get(f"{place}{name}", max_bytes=10_000)).hexdigest() for name in ("result.json", "logs.tar.gz")}
     row = Row("one__1234567", 0, "scored", "2026-01-01T00:00:00Z", rewards={"reward": 1.0}, stored=True)
     row = dataclasses.replace(row, result_sha256=digests["result.json"], logs_sha256=digests["logs.tar.gz"])
     store.put(f"{prefix}trials.jsonl", to_lines([row]))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
@@ -22,7 +23,9 @@ from seatrial.core.observe import parse_time
 from seatrial.core.rows import Row
 from seatrial.core.scores import Summary
 from seatrial.core.status import job_summary, judge_thresholds
+from seatrial.scoring.evaluate import NOTHING, Findings, MetricScore
 from seatrial.scoring.groups import group_failures
+from seatrial.scoring.observations import Value
 from seatrial.scoring.report import build_report
 from seatrial.scoring.rewards import DEFAULT_REWARD, REWARD_METRIC
 from seatrial.scoring.summary import build_summary
@@ -33,16 +36,20 @@ Tables = dict[str, bytes]
 """File name -> content, ``summary.json`` last: where it is, everything else is."""
 
 
-def build_tables(plan: FrozenPlan, spec: EvalJobSpec, by_trial: Mapping[str, Sequence[Row]]) -> Tables:
+def build_tables(plan: FrozenPlan, spec: EvalJobSpec, by_trial: Mapping[str, Sequence[Row]], findings: Findings = NOTHING) -> Tables:
     """All files of the bundle.
 
     Args:
         by_trial: rows of each trial in the order of retries, as ``rows.by_trial`` gives them.
+        findings: what other metrics than the verifier's rewards found.
     """
     names = {trial.name: trial.key.task for trial in plan.trials}
     ended = [(trial, by_trial[trial.name]) for trial in plan.trials if trial.name in by_trial]
-    summary = job_summary([history[-1] for _, history in ended], spec, names)
+    summary = job_summary([history[-1] for _, history in ended], spec, names, findings)
     run = run_id(plan)
+    further: dict[str, list[MetricScore]] = {}
+    for score in findings.scores:
+        further.setdefault(score.trial, []).append(score)
     diagnostics: dict[str, list[dict[str, Any]]] = {}
     for item in summary.rewards.diagnostics:
         diagnostics.setdefault(item.trial, []).append({"severity": "info", "message": item.message, "details": dict(item.details)})
@@ -53,9 +60,11 @@ def build_tables(plan: FrozenPlan, spec: EvalJobSpec, by_trial: Mapping[str, Seq
         trials.append({**trial_record(row, task=trial.key.task, primary=primary), **row_record(trial.key, history)})
         if row.outcome != "cancelled":
             found = diagnostics.get(row.trial, [])
-            scores.append(score_record(row, run=run, task=trial.key.task, index=index, primary=summary.primary, diagnostics=found))
+            if findings.rewards:
+                scores.append(score_record(row, run=run, task=trial.key.task, index=index, primary=summary.primary, diagnostics=found))
+            scores += [metric_record(score, run=run, index=index, retry=row.retry) for score in further.get(row.trial, ())]
     about = metadata(plan, [row for _, history in ended for row in history])
-    numbers = summary_document(plan, summary, by_trial)
+    numbers = summary_document(plan, summary, by_trial, findings)
     numbers["thresholds"] = [gate.raw() for gate in judge_thresholds(spec, summary)]
     return {
         "metadata.json": document(about),
@@ -178,7 +187,34 @@ def score_record(
     }
 
 
-def summary_document(plan: FrozenPlan, summary: Summary, by_trial: Mapping[str, Sequence[Row]]) -> dict[str, Any]:
+def metric_record(score: MetricScore, *, run: str, index: int, retry: int) -> dict[str, Any]:
+    """A line of scores.jsonl for a metric beside the rewards; ``turns`` where it judged turn by turn."""
+    found: list[dict[str, Any]] = []
+    if score.message is not None:
+        severity = "error" if score.failed else "info"
+        found = [{"source": score.metric, "severity": severity, "message": score.message, "details": dict(score.details)}]
+    return {
+        "id": f"{run}:{score.task}:{score.trial}:{score.metric}",
+        "run_id": run,
+        "task_id": score.task,
+        "trial_id": score.trial,
+        "metric_type": score.metric,
+        "status": "failed" if score.failed else "completed",
+        "outputs": [{"name": name, "value": _json_value(value)} for name, value in (score.values or {}).items()],
+        "diagnostics": found,
+        "metadata": {"row_index": index, "trial_metadata": {"retry": retry}},
+        **({"turns": [dict(turn) for turn in score.turns]} if score.turns else {}),
+    }
+
+
+def _json_value(value: Value) -> Value:
+    """JSON has no NaN and no infinity: they are written as text."""
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def summary_document(
+    plan: FrozenPlan, summary: Summary, by_trial: Mapping[str, Sequence[Row]], findings: Findings = NOTHING
+) -> dict[str, Any]:
     """``summary.json``: the original fields, and the scores and coverage as the status names them."""
     final = [by_trial[trial.name][-1] for trial in plan.trials if trial.name in by_trial]
     counts = {name: sum(row.outcome == name for row in final) for name in ("scored", "errored", "cancelled")}
@@ -187,7 +223,14 @@ def summary_document(plan: FrozenPlan, summary: Summary, by_trial: Mapping[str, 
         summary.trials,
         summary.rewards,
         tasks=[task.id for task in plan.tasks],
+        metrics=findings.outputs,
+        views=findings.views,
         labels={task.id: task.labels for task in plan.tasks},
+    )
+    errors = group_failures(
+        (row.error.type, row.error.message, trial.task, row.trial)
+        for row, trial in zip(final, summary.trials, strict=True)
+        if row.error is not None and row.outcome != "cancelled"
     )
     return {
         **body,
@@ -201,15 +244,9 @@ def summary_document(plan: FrozenPlan, summary: Summary, by_trial: Mapping[str, 
             for item in summary.coverage
         ],
         "trials": {"total": len(plan.trials), **counts, "retried": sum(map(retried, by_trial.values())), "cached": cached},
-        "failure_groups": [
-            group.raw()
-            for group in group_failures(
-                (row.error.type, row.error.message, plan_task, row.trial)
-                for row, plan_task in ((row, trial.task) for row, trial in zip(final, summary.trials, strict=True))
-                if row.error is not None and row.outcome != "cancelled"
-            )
-        ],
+        "failure_groups": [group.raw() for group in (*errors, *findings.groups)],
         "tampered": sorted(row.trial for row in final if row.tampered),
+        **({"judge": dict(findings.judge)} if findings.judge is not None else {}),
     }
 
 

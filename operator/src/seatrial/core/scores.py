@@ -13,10 +13,11 @@ from decimal import Decimal
 from typing import Final, Literal, NamedTuple
 
 from seatrial.core.rows import Row
+from seatrial.scoring.evaluate import NOTHING, Findings
 from seatrial.scoring.harbor import all_rows, harbor_metric
 from seatrial.scoring.observations import Output
 from seatrial.scoring.rewards import Rewards, Trial, reward_outputs
-from seatrial.scoring.views import View, view_scores
+from seatrial.scoring.views import view_scores
 
 DEFAULT_REWARD: Final = "reward"
 Aggregate = Literal["mean", "sum", "min", "max"]
@@ -31,7 +32,8 @@ class MetricRule(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Score:
     name: str
-    """``<key>.<aggregate>``, ``<key>.<aggregate>.zero``, ``<key>.pass@<k>``, ``<key>.pass^<k>``, ``view.<name>.mean``."""
+    """``<key>.<aggregate>``, ``<key>.<aggregate>.zero``, ``<key>.pass@<k>``, ``<key>.pass^<k>``, ``<metric>.<output>.mean``,
+    ``view.<name>.mean``."""
     value: float | None
     """None: nothing was measured."""
     count: int
@@ -71,7 +73,7 @@ def summarise(
     reward_key: str | None,
     metrics: Sequence[MetricRule] = (MetricRule(),),
     tasks: Mapping[str, str] | None = None,
-    views: Mapping[str, Mapping[str, View]] | None = None,
+    findings: Findings = NOTHING,
 ) -> Summary:
     """All scores of a job.
 
@@ -81,10 +83,10 @@ def summarise(
             ``reward`` as soon as one valid trial reports that; a default key that nobody reports is not measured.
         metrics: at least one; the first makes the column MEAN.
         tasks: trial -> task; a trial that it does not name is a task of its own; None: all trials are attempts at one task.
-        views: task -> view name -> view.
+        findings: what other metrics found.
     """
     trials = as_trials(rows, tasks)
-    rewards = reward_outputs(trials, reward_key)
+    rewards = reward_outputs(trials, reward_key) if findings.rewards else Rewards(None, ())
     filled = zero_filled(trials, rewards, {rule.type for rule in metrics if rule.zero_missing} | {metrics[0].type})
     scores: list[Score] = []
     for output in rewards.outputs:
@@ -93,15 +95,19 @@ def summarise(
             scores += _filled(output.output, filled, metrics, always=metrics[0].type)
         else:
             scores += _filled(output.output, filled, metrics)
-    for view in view_scores(views, rewards.outputs) if views else ():
+    named = [(output.output, output) for output in rewards.outputs] + [(output.name, output) for output in findings.outputs]
+    for output in findings.outputs:
+        found = output.range()
+        scores.append(Score(f"{output.name}.mean", found.mean, found.count, found.nan_count))
+    for view in view_scores(findings.views, [output for _, output in named]):
         scores.append(Score(f"{view.name}.mean", view.mean, view.count, view.nan_count))
-    for output in rewards.outputs:
+    for name, output in named:
         tasks_of = len(output.tasks())
         for k, at, hat in output.passes():
-            scores.append(Score(f"{output.output}.pass@{k}", aggregate(at, "mean"), len(at), tasks_of - len(at)))
+            scores.append(Score(f"{name}.pass@{k}", aggregate(at, "mean"), len(at), tasks_of - len(at)))
             if k > 1:
-                scores.append(Score(f"{output.output}.pass^{k}", aggregate(hat, "mean"), len(hat), tasks_of - len(hat)))
-    coverage = tuple(Coverage(output.output, *output.coverage()) for output in rewards.outputs)
+                scores.append(Score(f"{name}.pass^{k}", aggregate(hat, "mean"), len(hat), tasks_of - len(hat)))
+    coverage = tuple(Coverage(name, *output.coverage()) for name, output in named)
     return Summary(tuple(scores), coverage, rewards.primary, tuple(trials), rewards)
 
 

@@ -33,6 +33,7 @@ from seatrial.core.observe import format_time
 from seatrial.core.plan import Hold, Progress
 from seatrial.core.rows import Row
 from seatrial.core.scores import MetricRule, Summary, column_text, decimal_text, summarise
+from seatrial.scoring.evaluate import NOTHING, Findings
 
 STATUS_BYTES: Final = 60 * 1024
 """Below the 64 KiB that are promised, with room for what the server adds."""
@@ -86,9 +87,9 @@ def metric_rules(spec: EvalJobSpec) -> tuple[MetricRule, ...]:
     return tuple(dict.fromkeys(kinds)) or (MetricRule(),)
 
 
-def job_summary(rows: Sequence[Row], spec: EvalJobSpec, tasks: Mapping[str, str]) -> Summary:
+def job_summary(rows: Sequence[Row], spec: EvalJobSpec, tasks: Mapping[str, str], findings: Findings = NOTHING) -> Summary:
     """Scores and coverage of final rows under the job's rules; ``tasks`` gives the task of each trial."""
-    return summarise(rows, reward_key=spec.reward_key, metrics=metric_rules(spec), tasks=tasks)
+    return summarise(rows, reward_key=spec.reward_key, metrics=metric_rules(spec), tasks=tasks, findings=findings)
 
 
 def waiting_status(context: Context, reason: Reason, message: str, *, degraded: bool = False) -> dict[str, Any]:
