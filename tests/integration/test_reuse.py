@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from typing import Any
 
 import pytest
 
 from seatrial.core.naming import job_prefix
-from tests.integration.harness import World, operator, wait_until, world
+from tests.integration.harness import GROUP, World, operator, wait_until, world
 
 
 def folder(made: World, name: str) -> str:
@@ -96,6 +97,130 @@ async def test_a_rescore_of_nothing_or_under_another_key_is_refused_by_name() ->
         await wait_until(lambda: made.condition("Finished", "keyed")[0], lambda status: status == "True")
         made.submit("unkeyed", taskset=None, rescore={"job": "keyed"})
         await wait_until(lambda: made.condition("Failed", "unkeyed"), lambda found: found == ("True", "RewardKeyInconsistent"))
+
+
+def save_trials(made: World, lines: list[Any], *, name: str = "one") -> dict[str, str]:
+    """Lines as a file of the fileset ``saved``, and how a job names it."""
+    data = "\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines).encode()
+    made.store.objects[f"filesets/evals/saved/{name}/trials.jsonl"] = data
+    return {"ref": f"evals/saved#{name}/trials.jsonl", "sha256": hashlib.sha256(data).hexdigest()}
+
+
+def saved(name: str, task: str, key: str = "reward", **rewards: float) -> dict[str, Any]:
+    metadata = {"harbor_primary_reward_key": key, "reward": rewards.get(key), "reward_details": rewards}
+    return {"id": name, "task_id": task, "status": "COMPLETED", "metadata": metadata}
+
+
+@pytest.mark.conforms("N-88", "N-89", "N-90", "N-97")
+async def test_trials_of_a_file_are_scored_without_a_pod() -> None:
+    async with world() as made, operator(made):
+        made.suite(2)
+        lines = [
+            saved("a__1", "bench/task-0", "accuracy", accuracy=1.0, style=0.5),
+            "",
+            saved("b__1", "bench/task-1", "accuracy", accuracy=0.5),
+            "   ",
+        ]
+        file = save_trials(made, lines)
+        made.submit("again", taskset=None, rewardKey="accuracy", rescore={"trials": file, "taskset": "suite"})
+        seen = await made.ended("again")
+        assert (seen["phase"], seen["progress"], seen["trials"]["cached"], made.runs) == ("Completed", "2/2", 2, [])
+        scores = {item["name"]: item.get("value") for item in seen["scores"]}
+        assert (scores["accuracy.mean"], scores["style.mean"]) == ("0.75", "0.5")
+        assert json.loads(made.store.objects[f"{folder(made, 'again')}metadata.json"])["target"]["kind"] == "imported"
+
+
+@pytest.mark.conforms("N-89", "N-91")
+async def test_a_jobs_own_trials_file_gives_its_numbers_again_even_after_the_job_is_gone() -> None:
+    async with world() as made, operator(made):
+        made.suite(3)
+        made.fate = one_errored
+        made.submit("first", attempts=2)
+        await made.ended("first")
+        lines = made.store.objects[f"{folder(made, 'first')}trials.jsonl"].decode().splitlines()
+        first = numbers(made, "first")
+        made.api.remove("evaljobs", "first")
+        file = save_trials(made, list(lines))
+        made.submit("again", taskset=None, rescore={"trials": file, "taskset": "suite"})
+        await made.ended("again")
+        again = numbers(made, "again")
+        assert (again["trials"].pop("cached"), first["trials"].pop("cached")) == (6, 0)
+        assert again == first
+        refs = {
+            item["ref"]
+            for line in made.store.objects[f"{folder(made, 'again')}trials.jsonl"].splitlines()
+            for item in json.loads(line)["evidence"].values()
+        }
+        assert refs
+        assert all(ref.startswith("../../../filesets/evals/saved/one/trials/") for ref in refs)
+
+
+@pytest.mark.conforms("N-95", "N-96")
+@pytest.mark.parametrize(
+    ("lines", "reason"),
+    [
+        pytest.param([saved("a__1", "bench/task-0", reward=1.0)], "TaskWithoutTrials", id="task without trials"),
+        pytest.param(
+            [saved(name, task, reward=1.0) for name, task in (("a", "bench/task-0"), ("b", "bench/task-1"), ("c", "bench/other"))],
+            "UnknownTrialTask",
+            id="unknown task",
+        ),
+        pytest.param([{"id": "a", "task_id": "bench/task-0", "status": "PARTIAL"}], "RewardKeyMissing", id="no key"),
+        pytest.param([saved("a", "bench/task-0", "x.pass@1", reward=1.0)], "RewardKeyMissing", id="invalid key"),
+        pytest.param(
+            [saved("a", "bench/task-0", reward=1.0), saved("b", "bench/task-1", "other", other=1.0)],
+            "RewardKeyInconsistent",
+            id="differing keys",
+        ),
+        pytest.param(
+            [saved("a", "bench/task-0", "other", other=1.0), saved("b", "bench/task-1", "other", other=1.0)],
+            "RewardKeyInconsistent",
+            id="another key than the job's",
+        ),
+        pytest.param([{**saved("a", "bench/task-0", reward=1.0), "surprise": 1}], "SavedTrialsInvalid", id="unknown field"),
+        pytest.param(["{"], "SavedTrialsInvalid", id="no JSON"),
+    ],
+)
+async def test_saved_trials_that_cannot_be_scored_are_refused_by_name(lines: list[Any], reason: str) -> None:
+    async with world() as made, operator(made):
+        made.suite(2)
+        made.submit("again", taskset=None, rescore={"trials": save_trials(made, lines), "taskset": "suite"})
+        await wait_until(lambda: made.condition("Failed", "again"), lambda found: found == ("True", reason))
+
+
+async def test_a_file_that_is_not_there_was_changed_or_is_somebody_elses_is_refused() -> None:
+    async with world() as made, operator(made):
+        made.suite(1)
+        file = save_trials(made, [saved("a", "bench/task-0", reward=1.0)])
+        for name, spec, reason in (
+            ("gone", {**file, "ref": "evals/saved#two/trials.jsonl"}, "SavedTrialsInvalid"),
+            ("changed", {**file, "sha256": "0" * 64}, "SavedTrialsInvalid"),
+            ("foreign", {**file, "ref": "other/saved#one/trials.jsonl"}, "CrossNamespaceReference"),
+        ):
+            made.submit(name, taskset=None, rescore={"trials": spec, "taskset": "suite"})
+            await wait_until(lambda name=name: made.condition("Failed", name), lambda found, reason=reason: found == ("True", reason))  # type: ignore[misc]
+
+
+async def test_a_rescore_may_take_another_taskset_and_every_task_of_it_needs_a_trial() -> None:
+    async with world() as made, operator(made):
+        made.suite(2)
+        made.submit("first")
+        await made.ended("first")
+        task = made.api.get("tasks", "task-0")
+        made.api.put(GROUP, "tasks", {**task, "spec": {**task["spec"], "metadata": {"category": "math"}}})
+        await wait_until(lambda: made.api.get("tasks", "task-0")["status"]["revision"], lambda revision: revision == 2)
+        made.taskset("fresh", "task-0", "task-1")
+        made.taskset("more", "task-0", "task-1", "task-2")
+        made.publish("task-2")
+        started = len(made.runs)
+        made.submit("again", taskset=None, rescore={"job": "first", "taskset": "fresh"})
+        seen = await made.ended("again")
+        assert (seen["phase"], len(made.runs)) == ("Completed", started)
+        breakdown = document(made, "again")["groups"]["category"]
+        assert breakdown["math"]["harbor_reward.reward"]["mean"] == 1.0
+        assert document(made, "first")["groups"] == {}
+        made.submit("wider", taskset=None, rescore={"job": "first", "taskset": "more"})
+        await wait_until(lambda: made.condition("Failed", "wider"), lambda found: found == ("True", "TaskWithoutTrials"))
 
 
 # --- another job's results --------------------------------------------------------------------------------------------------------------
@@ -208,6 +333,16 @@ async def test_an_entry_of_an_older_format_runs_once_more_and_then_hits() -> Non
         for name, cached in (("second", 0), ("third", 1)):
             made.submit(name, cache={"policy": "reuse"})
             assert (await made.ended(name))["trials"]["cached"] == cached
+
+
+@pytest.mark.conforms("N-152")
+async def test_a_scope_keeps_its_results_to_itself() -> None:
+    async with world() as made, operator(made):
+        made.suite(1)
+        for name, scope, cached in (("plain", None, 0), ("seven", "release-7", 0), ("again", "release-7", 1), ("eight", "release-8", 0)):
+            made.submit(name, cache={"policy": "reuse", **({"scope": scope} if scope else {})})
+            assert (await made.ended(name))["trials"]["cached"] == cached, name
+        assert len(entries(made)) == 3
 
 
 @pytest.mark.conforms("N-144", "N-146")

@@ -329,10 +329,30 @@ class SelectSpec(Model):
     limit: int | None = Field(default=None, ge=1, le=MAX_TRIALS, description="Take at most this many tasks, in the set's order.")
 
 
-class RescoreSpec(Model):
-    """Score the trials of an ended job again, without running agents."""
+_RESCORE_ONE_OF = Rule("has(self.job) != has(self.trials)", "give exactly one of job and trials")
+_RESCORE_TASKSET = Rule("!has(self.trials) || has(self.taskset)", "trials needs taskset: the tasks that the saved trials are of")
 
-    job: DnsName = Field(description="Name of an ended EvalJob of the same namespace.")
+
+class RescoreSpec(Model):
+    """Score the trials of an ended job, or of a file, again, without running agents."""
+
+    model_config = ConfigDict(json_schema_extra=cel(_RESCORE_ONE_OF, _RESCORE_TASKSET))
+
+    job: DnsName | None = Field(default=None, description="Name of an ended EvalJob of the same namespace.")
+    trials: StoredFile | None = Field(
+        default=None, description="A trials.jsonl in the object store instead of a job; evidence lies beside it."
+    )
+    taskset: Reference | None = Field(
+        default=None, description="The tasks, with their metrics, as of now; absent: those that the job was planned with."
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if (self.job is None) == (self.trials is None):
+            raise fault("rescore", _RESCORE_ONE_OF.message)
+        if self.trials is not None and self.taskset is None:
+            raise fault("rescore", _RESCORE_TASKSET.message)
+        return self
 
 
 class BackoffSpec(Model):
@@ -486,16 +506,20 @@ class ArtifactSpec(Model):
 
 _CACHE_JOB = Rule("!has(self.job) || self.policy == 'none'", "job goes with policy none: results come from that job or from the cache")
 _CACHE_RERUN = Rule("!has(self.rerunErrors) || has(self.job)", "rerunErrors goes with job")
+_CACHE_SCOPE = Rule("!has(self.scope) || self.policy != 'none'", "scope goes with policy reuse or refresh")
 
 
 class CacheSpec(Model):
     """Reuse of earlier results."""
 
-    model_config = ConfigDict(json_schema_extra=cel(_CACHE_JOB, _CACHE_RERUN))
+    model_config = ConfigDict(json_schema_extra=cel(_CACHE_JOB, _CACHE_RERUN, _CACHE_SCOPE))
 
     policy: Literal["none", "reuse", "refresh"] = Field(
         default="none",
         description="none: run all; reuse: take matching results, run the rest; refresh: run all and replace them.",
+    )
+    scope: Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=63)] | None = Field(
+        default=None, description="Keeps a series of runs apart: results are reused only within one scope. Absent: the namespace's own."
     )
     job: DnsName | None = Field(
         default=None, description="An ended EvalJob of the same namespace whose results are taken for the same attempts at the same tasks."
@@ -513,6 +537,8 @@ class CacheSpec(Model):
             raise fault("cache", _CACHE_JOB.message)
         if self.rerun_errors is not None and self.job is None:
             raise fault("cache", _CACHE_RERUN.message)
+        if self.scope is not None and self.policy == "none":
+            raise fault("cache", _CACHE_SCOPE.message)
         return self
 
 

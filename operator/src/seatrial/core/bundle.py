@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import posixpath
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
@@ -85,7 +86,7 @@ def run_id(plan: FrozenPlan) -> str:
 def metadata(plan: FrozenPlan, history: Sequence[Row]) -> dict[str, Any]:
     """Who was evaluated, and when."""
     start = min((row.started_at for row in history if row.started_at), default=None)
-    end = max((row.ended_at for row in history), default=None)
+    end = max((row.ended_at for row in history if row.ended_at), default=None)
     agent = {name: value for name, value in (plan.spec.get("agent") or {}).items() if value not in (None, [], {})}
     return {
         "schema": SCHEMA,
@@ -94,7 +95,7 @@ def metadata(plan: FrozenPlan, history: Sequence[Row]) -> dict[str, Any]:
         "labels": {},
         "target": {
             "name": str(agent.get("name") or agent.get("importPath") or agent.get("image") or "command"),
-            "kind": "harbor",
+            "kind": "imported" if (plan.spec.get("rescore") or {}).get("trials") else "harbor",
             "version": None,
             "config": agent,
         },
@@ -266,10 +267,12 @@ def lines(items: Iterable[object]) -> bytes:
 
 
 def _place(row: Row) -> tuple[str, str, int]:
-    """Folder relative to the bundle, trial and retry of the stored result; one that was reused lies in the folder of its own job."""
+    """Folder relative to the bundle, trial and retry of the stored result; one that was reused lies in the folder where it was made."""
     if row.origin is None:
         return "", row.trial, row.retry
-    return f"../{row.origin.folder.rstrip('/').rpartition('/')[2]}/", row.origin.trial, row.origin.retry
+    # A bundle lies three folders deep, jobs/<namespace>/<job>/, and evidence never comes from another namespace.
+    home = f"jobs/{row.origin.folder.split('/')[1]}/bundle"
+    return f"{posixpath.relpath(row.origin.folder, home)}/", row.origin.trial, row.origin.retry
 
 
 def _seconds(start: datetime | None, end: datetime | None) -> float | None:

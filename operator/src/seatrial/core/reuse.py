@@ -20,10 +20,15 @@ from seatrial.api.evaljob import EvalJobSpec
 from seatrial.api.reasons import Reason
 from seatrial.core import rows
 from seatrial.core.expand import Trial
-from seatrial.core.frozen import FrozenPlan, PlanRefused, Submission
+from seatrial.core.frozen import FrozenPlan, PlannedTask, PlanRefused, Submission
+from seatrial.core.naming import TrialKey
 from seatrial.core.rows import Origin, Row
+from seatrial.core.saved import SavedTrial, attempts, check_tasks, recorded_key, saved_row
+from seatrial.scoring.rewards import DEFAULT_REWARD
 
 CACHE_FORMAT: Final = 1
+IMPORTED: Final = "imported"
+"""Agent of a saved trial that does not name one."""
 
 RESULT_FIELDS: Final = ("agent", "environment", "verifier", "errorPolicy", "timeouts", "resources", "artifacts")
 """Fields of the spec that can change a result. Not attempts, retry, concurrency, rewardKey, metrics, thresholds, pod."""
@@ -49,6 +54,8 @@ def identity(spec: EvalJobSpec, *, runner_image: str, version: str) -> str:
     timeouts = dict(options["timeouts"] or {})
     timeouts.pop("pending", None)
     body = {"format": CACHE_FORMAT, "version": version, "runner": runner_image, **options, "timeouts": timeouts}
+    if spec.cache.scope is not None:
+        body["scope"] = spec.cache.scope
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 
@@ -134,30 +141,87 @@ def _taken(row: Row, folder: str, trial: str) -> Row:
     return replace(row, trial=trial, retry=0, pod="", origin=row.origin or Origin(folder, row.trial, row.retry))
 
 
-def rescore_plan(submission: Submission, spec: EvalJobSpec, source: Source, *, spec_raw: Mapping[str, Any]) -> FrozenPlan:
+def rescore_plan(
+    submission: Submission,
+    spec: EvalJobSpec,
+    source: Source,
+    *,
+    spec_raw: Mapping[str, Any],
+    tasks: Tasks | None = None,
+) -> FrozenPlan:
     """The plan of a job that scores saved trials again: tasks and trials of its source, and no Pod.
 
+    Args:
+        tasks: other revisions of the source's tasks, found by their native ids; None: the source's own.
+
     Raises:
-        PlanRefused: the source has no ended trial, or was scored under another reward key.
+        PlanRefused: the source has no ended trial, was scored under another reward key, or the tasks are not those of its trials.
     """
     ended = [trial for trial in source.plan.trials if trial.name in source.rows]
     if not ended:
         raise PlanRefused(Reason.RESCORE_SOURCE, f"spec.rescore: job {source.plan.job} has no ended trial to score")
     recorded = source.plan.spec.get("rewardKey")
-    if recorded != spec.reward_key and recorded is not None:
-        message = f"spec.rescore: the trials of {source.plan.job} were scored under rewardKey {recorded!r}: set spec.rewardKey to it"
-        raise PlanRefused(Reason.REWARD_KEY_INCONSISTENT, message)
+    if recorded is not None and recorded != spec.reward_key:
+        raise _other_key(f"the trials of {source.plan.job}", recorded)
+    members = source.plan.tasks if tasks is None else tasks.tasks
+    place = {task.id: index for index, task in enumerate(members)}
+    if tasks is not None:
+        check_tasks([(trial.name, trial.key.task) for trial in ended], place)
     return FrozenPlan(
         namespace=submission.namespace,
         job=submission.job,
         uid=submission.uid,
         created_at=submission.created_at,
-        taskset=source.plan.taskset,
+        taskset=source.plan.taskset if tasks is None else tasks.taskset,
         spec=dict(spec_raw),
-        tasks=source.plan.tasks,
-        trials=tuple(ended),
+        tasks=tuple(members),
+        trials=tuple(trial._replace(task=place[trial.key.task]) for trial in ended),
         adopted=tuple(_taken(source.rows[trial.name], source.folder, trial.name) for trial in ended),
     )
+
+
+class Tasks(NamedTuple):
+    """Resolved tasks and the set that they come from."""
+
+    tasks: Sequence[PlannedTask]
+    taskset: str | None
+
+
+def saved_plan(
+    submission: Submission, spec: EvalJobSpec, trials: Sequence[SavedTrial], tasks: Tasks, *, folder: str, spec_raw: Mapping[str, Any]
+) -> FrozenPlan:
+    """The plan of a job that scores the trials of a file.
+
+    Args:
+        folder: key prefix of the file's folder; evidence is read from there and nowhere else.
+
+    Raises:
+        PlanRefused: the trials are not of these tasks, or were scored under another reward key than the job asks for.
+    """
+    if (recorded := recorded_key(trials)) != (spec.reward_key or DEFAULT_REWARD):
+        raise _other_key("the saved trials", recorded)
+    place = {task.id: index for index, task in enumerate(tasks.tasks)}
+    check_tasks([(trial.id, trial.task_id) for trial in trials], place)
+    agents = [str(trial.row.get("agent") or IMPORTED)[:253] for trial in trials]
+    return FrozenPlan(
+        namespace=submission.namespace,
+        job=submission.job,
+        uid=submission.uid,
+        created_at=submission.created_at,
+        taskset=tasks.taskset,
+        spec=dict(spec_raw),
+        tasks=tuple(tasks.tasks),
+        trials=tuple(
+            Trial(trial.id, place[trial.task_id], TrialKey(trial.task_id, agent, attempt))
+            for trial, agent, attempt in zip(trials, agents, attempts(trials), strict=True)
+        ),
+        adopted=tuple(saved_row(trial, folder) for trial in trials),
+    )
+
+
+def _other_key(whose: str, recorded: str) -> PlanRefused:
+    message = f"spec.rescore: {whose} were scored under rewardKey {recorded!r}: set spec.rewardKey to it"
+    return PlanRefused(Reason.REWARD_KEY_INCONSISTENT, message)
 
 
 def final_rows(history: Iterable[Row]) -> dict[str, Row]:

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from seatrial import __version__
 from seatrial.api.evaljob import EvalJob
+from seatrial.api.meta import StoredFile
 from seatrial.api.names import EVALJOB, TASKSET
 from seatrial.api.reasons import ConditionType, Reason
 from seatrial.core import naming, rows
@@ -29,7 +30,8 @@ from seatrial.core.frozen import (
     task_labels,
 )
 from seatrial.core.manifests import url_seconds
-from seatrial.core.reuse import Source, adopt_cached, adopt_job, final_rows, identity, rescore_plan
+from seatrial.core.reuse import Source, Tasks, adopt_cached, adopt_job, final_rows, identity, rescore_plan, saved_plan
+from seatrial.core.saved import SavedTrial, SavedTrialsRefused, parse_saved
 from seatrial.core.status import Frozen, condition_of, is_terminal
 from seatrial.effects.aiostore import AsyncStore
 from seatrial.effects.references import LATEST, NotYet, Objects, Ref, check_namespace, parse_ref
@@ -37,6 +39,7 @@ from seatrial.effects.revisions import RevisionMismatch, Revisions
 from seatrial.effects.rows import find_cached
 from seatrial.effects.settings import Settings
 from seatrial.effects.store import MAX_EXPIRES_SECONDS
+from seatrial.effects.task_verify import archive_key
 from seatrial.effects.taskset_pin import Member, Pinner
 from seatrial.errors import AlreadyExists, NotFound
 from seatrial.taskpkg.imagekey import image_key
@@ -101,13 +104,38 @@ class Planner:
         return plan if spec.cache.policy == "refresh" else adopt_cached(plan, await find_cached(self._store, plan))
 
     async def _rescored(self, job: EvalJob) -> FrozenPlan:
-        """A plan that takes all trials of an ended job."""
-        meta, spec = job.metadata, job.spec
+        """A plan that takes all trials of an ended job, or of a file, with its own tasks or those of a Taskset."""
+        meta, spec, asked = job.metadata, job.spec, job.spec.rescore
+        assert asked is not None
         refuse_unsupported(spec)
-        assert spec.rescore is not None
-        source = await self._source(job, spec.rescore.job)
         submission = Submission(namespace=meta.namespace, job=meta.name, uid=meta.uid, created_at=meta.creation_timestamp)
-        return rescore_plan(submission, spec, source, spec_raw=frozen_spec(spec))
+        tasks = None
+        if asked.taskset is not None:
+            members, taskset = await self._taskset(job, asked.taskset, "spec.rescore.taskset")
+            tasks = Tasks(await self._tasks(members), taskset)
+        if asked.job is not None:
+            return rescore_plan(submission, spec, await self._source(job, asked.job), spec_raw=frozen_spec(spec), tasks=tasks)
+        assert asked.trials is not None
+        assert tasks is not None
+        trials, folder = await self._saved(job, asked.trials)
+        return saved_plan(submission, spec, trials, tasks, folder=folder, spec_raw=frozen_spec(spec))
+
+    async def _saved(self, job: EvalJob, file: StoredFile) -> tuple[tuple[SavedTrial, ...], str]:
+        """The trials of a file, and the key prefix of its folder.
+
+        Raises:
+            PlanRefused: SavedTrialsInvalid, CrossNamespaceReference.
+        """
+        where = file.ref.partition("#")[0].rpartition("/")[0]
+        check_namespace(where, namespace=job.metadata.namespace, settings=self._settings, text=file.ref)
+        key = archive_key(file.ref)
+        try:
+            data = await self._store.get(key, max_bytes=PLAN_BYTES)
+        except NotFound as error:
+            raise SavedTrialsRefused(Reason.SAVED_TRIALS_INVALID, f"spec.rescore.trials: {file.ref} does not exist: store it") from error
+        if hashlib.sha256(data).hexdigest() != file.sha256:
+            raise SavedTrialsRefused(Reason.SAVED_TRIALS_INVALID, f"spec.rescore.trials: {file.ref} has another sha256: it was changed")
+        return await asyncio.to_thread(parse_saved, data), f"{key.rpartition('/')[0]}/"
 
     async def _source(self, job: EvalJob, name: str) -> Source:
         """An ended job of the same namespace with its plan and rows.
@@ -158,11 +186,16 @@ class Planner:
             return await self._pinner.resolve(refs, namespace=namespace), None
         if spec.taskset is None:
             raise PlanRefused(Reason.UNSUPPORTED, "the job names no task: name a taskset or tasks")
-        ref = parse_ref(spec.taskset, namespace=namespace)
-        check_namespace(ref.namespace, namespace=namespace, settings=self._settings, text=spec.taskset)
+        return await self._taskset(job, spec.taskset, "spec.taskset")
+
+    async def _taskset(self, job: EvalJob, text: str, field: str) -> tuple[Sequence[Member], str]:
+        """The pinned members of a Taskset, and its reference with the digest."""
+        namespace = job.metadata.namespace
+        ref = parse_ref(text, namespace=namespace)
+        check_namespace(ref.namespace, namespace=namespace, settings=self._settings, text=text)
         body = await self._objects.get(TASKSET, ref.namespace, ref.name)
         if body is None:
-            message = f"Taskset {ref.namespace}/{ref.name} does not exist: publish it, or correct spec.taskset"
+            message = f"Taskset {ref.namespace}/{ref.name} does not exist: publish it, or correct {field}"
             raise NotYet(Reason.TASKSET_NOT_FOUND, message)
         key, sha256, digest = await self._manifest(ref, body)
         return await self._pinner.read_members(key, sha256), f"{ref.namespace}/{ref.name}#{digest}"
