@@ -94,6 +94,46 @@ async def test_a_pod_that_ended_and_vanished_while_nobody_looked_still_counts() 
         assert len([key for operation, key in since if operation == "get" and key.endswith("result.json")]) == 2
 
 
+@pytest.mark.conforms("H-151")
+async def test_a_result_that_came_after_the_store_was_asked_in_vain_still_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("seatrial.handlers.reconcile.EXPECTATION_SECONDS", 0.2)
+    lost: list[str] = []
+
+    def lose_the_first_pod(kube: Kube) -> None:
+        request = kube.request
+
+        async def lose(method: str, path: str, **options: Any) -> Any:
+            if method == "POST" and path.endswith("/pods") and not lost:
+                lost.append(path)
+                meta = {**options["body"]["metadata"], "uid": "lost", "creationTimestamp": "2026-01-01T00:00:00Z"}
+                return {**options["body"], "metadata": meta}
+            return await request(method, path, **options)
+
+        kube.request = lose  # type: ignore[method-assign]
+
+    async with world() as made, operator(made, wrap=lose_the_first_pod):
+        made.suite(1)
+        made.fate = lambda pod: "silent"
+        made.submit()
+        await wait_until(lambda: [pod for pod in made.pods() if parse_pod(pod).containers])
+        assert made.store.count("get", "result.json") == 1
+        (pod,) = made.pods()
+        made.save_result(pod, {"reward": 1.0})
+        made.api.remove("pods", pod["metadata"]["name"])
+        seen = await made.ended()
+        assert (seen["trials"]["scored"], seen["trials"]["retried"], len(made.runs)) == (1, 0, 1)
+
+
+async def test_last_views_of_pods_are_forgotten_with_their_rows() -> None:
+    async with world() as made, operator(made) as subject:
+        made.suite(1)
+        made.fate = lambda pod: "silent" if (parse_pod(pod).trial, "0") in made.runs[9:] else "scored"
+        made.submit(attempts=10, concurrency=2)
+        await wait_until(lambda: made.status().get("trials", {}).get("scored"), lambda scored: scored == 9)
+        uid = made.job()["metadata"]["uid"]
+        await wait_until(lambda: (len(made.pods()), len(subject.informers.gone(uid))), lambda seen: seen == (1, 0))
+
+
 async def test_a_result_without_the_jobs_signature_is_no_score() -> None:
     async with world() as made:
         made.suite(1)

@@ -9,6 +9,7 @@ import pytest
 
 from seatrial.contract import ErrorInfo
 from seatrial.core.naming import job_prefix
+from seatrial.errors import Unavailable
 from tests.integration.fakeapi import Answer, Request, status
 from tests.integration.harness import GROUP, World, operator, tar_of, wait_until, world
 
@@ -258,6 +259,47 @@ async def test_objects_of_one_apply_may_come_in_any_order() -> None:
         made.taskset("suite", "late")
         await wait_until(lambda: made.condition("Pinned", "suite", "tasksets"), lambda seen: seen == ("False", "TaskNotFound"))
         made.publish("late")
+        assert ((await made.ended())["phase"], made.condition("Finished")[1]) == ("Completed", "AllScored")
+
+
+async def test_a_job_whose_taskset_is_refused_for_good_ends() -> None:
+    async with world() as made, operator(made):
+        made.publish("one")
+        made.taskset("suite", "one", "one#stable")
+        await wait_until(lambda: made.condition("Pinned", "suite", "tasksets"), lambda seen: seen == ("False", "DuplicateMember"))
+        made.submit()
+        seen = await made.ended()
+        finished = next(item for item in seen["conditions"] if item["type"] == "Finished")
+        assert (seen["phase"], finished["status"], finished["reason"]) == ("Failed", "True", "TasksetNotPinned")
+        assert finished["message"].startswith("Taskset evals/suite: DuplicateMember: ")
+
+
+@pytest.mark.parametrize("spec", [{"taskset": "suite"}, {"taskset": None, "tasks": ["bad"]}], ids=["taskset", "tasks"])
+async def test_a_job_whose_task_is_refused_for_good_ends(spec: dict[str, Any]) -> None:
+    async with world() as made, operator(made):
+        made.publish("bad", toml="[agent]\ntimeout_sec = 'never'\n")
+        made.taskset("suite", "bad")
+        await wait_until(lambda: made.condition("Pinned", "suite", "tasksets"), lambda seen: seen == ("False", "MemberNotVerified"))
+        made.submit(**spec)
+        seen = await made.ended()
+        reason = "MemberNotVerified" if spec["taskset"] is None else "TasksetNotPinned"
+        assert (seen["phase"], made.condition("Finished"), made.runs) == ("Failed", ("True", reason), [])
+
+
+async def test_a_job_waits_without_end_for_a_task_that_the_store_keeps_from_being_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("seatrial.handlers.reconcile.WAIT_SECONDS", 0.1)
+    async with world() as made, operator(made):
+        down = True
+        made.store.fault = lambda operation, key: Unavailable("down") if down and key.startswith("filesets/evals/suite") else None
+        made.publish("late")
+        made.taskset("suite", "late")
+        made.submit()
+        await wait_until(lambda: made.condition("PlanReady"), lambda seen: seen == ("False", "TasksetNotPinned"))
+        looks = len([item for item in made.api.requests if item.path.endswith("/tasksets/suite")])
+        # Ten looks, each after a pause of a third of the time that a missing reference gets.
+        await wait_until(lambda: len([item for item in made.api.requests if item.path.endswith("/tasksets/suite")]) >= looks + 10)
+        assert made.status()["phase"] == "Pending"
+        down = False
         assert ((await made.ended())["phase"], made.condition("Finished")[1]) == ("Completed", "AllScored")
 
 

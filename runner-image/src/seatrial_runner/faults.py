@@ -60,6 +60,16 @@ def storage_limit(path: str, used: int, limit: int, cause: Cause) -> Fault:
     )
 
 
+def storage_unmeasured(path: str, entries: int, cause: Cause) -> Fault:
+    return Fault(
+        STORAGE_LIMIT,
+        cause,
+        f"{path} holds more than can be counted ({entries} entries seen, or folders too deep): the phase was ended before an eviction "
+        "would lose the evidence; pack small files into an archive",
+        reason="StorageLimitExceeded",
+    )
+
+
 def print_traceback() -> None:
     """A bug's traceback for the container's log. Loaded on need: the module costs 3 ms at start."""
     import traceback

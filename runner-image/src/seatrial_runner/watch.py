@@ -11,12 +11,17 @@ from typing import Final
 from seatrial.contract import Cause
 from seatrial_runner.channel import Channel, ChannelError, EnvdError, EnvironmentExited, ExitStatus, RunningExec
 from seatrial_runner.clock import Deadline, Timer
-from seatrial_runner.faults import interrupted, storage_limit
+from seatrial_runner.faults import interrupted, storage_limit, storage_unmeasured
 from seatrial_runner.stop import Stop
 
 FULL: Final = 0.8
 _LOOK_SECONDS: Final = 0.25
 _VOLUME_SECONDS: Final = 5.0
+# Counting a full volume of small files costs up to a second; it must not take the environment's CPU from the task.
+_VOLUME_SHARE: Final = 0.05
+# What is not empty takes a block. Beside a volume full of the smallest files, so many empty ones are allowed.
+_BLOCK_BYTES: Final = 4096
+_EMPTY_ENTRIES: Final = 100_000
 # envd ends the command itself; this is for an envd that does not.
 _OVERTIME_SECONDS: Final = 10.0
 
@@ -36,6 +41,7 @@ class Watcher:
         self._cause: Cause = cause
         self._doing = doing
         self._volumes_seen = Timer()
+        self._pause_seconds = _VOLUME_SECONDS
 
     def check(self) -> None:
         """To be called between steps.
@@ -99,15 +105,20 @@ class Watcher:
         return status
 
     def _check_volumes(self) -> None:
-        if not self._volumes or self._volumes_seen.seconds() < _VOLUME_SECONDS:
+        if not self._volumes or self._volumes_seen.seconds() < self._pause_seconds:
             return
+        began = Timer()
         for path, limit in self._volumes.items():
             try:
-                used = self.channel.usage(path).size_bytes
+                used = self.channel.usage(path, max_entries=_EMPTY_ENTRIES + limit // _BLOCK_BYTES)
             except EnvdError:
                 continue  # the path is gone or unreadable: the kubelet's own limit stays
-            if used >= FULL * limit:
-                raise storage_limit(path, used, limit, self._cause)
+            if used.size_bytes >= FULL * limit:
+                raise storage_limit(path, used.size_bytes, limit, self._cause)
+            if used.truncated:
+                # Whatever lies beyond could fill the volume unseen.
+                raise storage_unmeasured(path, used.entries, self._cause)
+        self._pause_seconds = max(_VOLUME_SECONDS, began.seconds() / _VOLUME_SHARE)
         self._volumes_seen = Timer()
 
 

@@ -180,6 +180,13 @@ async def refusal(world: World, *tasks: str, **spec: Any) -> tuple[Reason, bool,
     return caught.value.reason, isinstance(caught.value, NotYet), str(caught.value)
 
 
+async def in_work(world: World, *tasks: str) -> bool:
+    """Whether what the set waits for is being judged."""
+    with pytest.raises(NotYet) as caught:
+        await world.pin(*tasks)
+    return caught.value.in_work
+
+
 @pytest.mark.conforms("N-201")
 async def test_two_references_to_one_task_are_refused_even_at_different_revisions(world: World) -> None:
     old = await world.task("one", text="old")
@@ -214,8 +221,11 @@ async def test_members_that_may_come_are_waited_for_by_reason(world: World) -> N
     condition |= {"status": "False", "message": "the archive is gone"}
     reason, waits, message = await refusal(world, "one")
     assert (reason, waits, message) == (Reason.MEMBER_NOT_VERIFIED, True, "Task evals/one: the archive is gone")
+    assert not await in_work(world, "one")
     world.objects.tasks["evals", "one"]["metadata"]["generation"] = 2
     assert (await refusal(world, "one"))[2] == "Task evals/one: not verified yet"
+    assert await in_work(world, "one")
+    assert not await in_work(world, "two")
 
 
 async def test_a_pinned_digest_does_not_need_the_task_to_be_good_now(world: World) -> None:

@@ -40,6 +40,9 @@ def real(settings: StoreSettings) -> Store:
     return Store(settings)
 
 
+CONDITION = {"If-None-Match": "*"}
+"""Part of the signature of a presigned PUT."""
+
 Answer = tuple[int, Mapping[str, str], bytes]
 """Status, headers, body."""
 
@@ -185,13 +188,32 @@ def _open(url: str, *, data: bytes | None = None, headers: Mapping[str, str] | N
 def test_presigned_urls_read_and_write_one_key(real: Store) -> None:
     put = real.presign_put(KEY, expires_seconds=60)
     get = real.presign_get(KEY, expires_seconds=60)
-    assert [_open(put, data=b"one")[0], _open(get)] == [200, (200, b"one")]
+    assert [_open(put, data=b"one", headers=CONDITION)[0], _open(get)] == [200, (200, b"one")]
 
 
-def test_a_presigned_put_with_the_condition_never_overwrites(real: Store) -> None:
+def test_a_presigned_put_never_overwrites(real: Store) -> None:
     url = real.presign_put(KEY, expires_seconds=60)
-    codes = [_open(url, data=body, headers={"If-None-Match": "*"})[0] for body in (b"one", b"two")]
+    codes = [_open(url, data=body, headers=CONDITION)[0] for body in (b"one", b"two")]
     assert (codes, real.get(KEY, max_bytes=10)) == ([200, 412], b"one")
+
+
+@pytest.mark.parametrize("headers", [{}, {"If-None-Match": '"0"'}, {"If-Match": "*"}], ids=["left-out", "another", "turned-round"])
+def test_whoever_holds_the_url_of_a_presigned_put_cannot_overwrite_by_it(real: Store, headers: Mapping[str, str]) -> None:
+    url = real.presign_put(KEY, expires_seconds=60)
+    assert _open(url, data=b"one", headers=CONDITION)[0] == 200
+    assert _open(url, data=b"two", headers=headers)[0] in (400, 403)
+    narrowed = url.replace("host%3Bif-none-match", "host")
+    assert narrowed != url
+    assert _open(narrowed, data=b"two")[0] == 403
+    assert real.get(KEY, max_bytes=10) == b"one"
+
+
+def test_a_presigned_put_of_an_odd_key_and_a_session_token_is_valid(settings: StoreSettings) -> None:
+    key = "jobs/evals/a b+c~ü=&%/trials/x.json"
+    assert _open(Store(settings).presign_put(key, expires_seconds=60), data=b"one", headers=CONDITION)[0] == 200
+    assert Store(settings).get(key, max_bytes=10) == b"one"
+    query = parse_qs(urlsplit(Store(replace(settings, session_token="a/b+c=")).presign_put(key, expires_seconds=60)).query)
+    assert query["X-Amz-Security-Token"] == ["a/b+c="]
 
 
 def test_a_presigned_url_for_another_endpoint_names_it_and_works_there(settings: StoreSettings) -> None:

@@ -53,7 +53,7 @@ def test_an_answer_that_arrives_after_a_later_change_does_not_undo_it() -> None:
     subject.cache.observe("MODIFIED", "EvalJob", body(2, version="11"))
     subject.cache.written("EvalJob", body(version="10"))
     assert subject.cache.get(JOB) == body(2, version="11")
-    subject.cache.refresh("EvalJob", "evals", "job", body(version="10"))
+    subject.cache.refresh("EvalJob", "evals", "job", body(version="10"), began=0)
     assert subject.cache.get(JOB) == body(2, version="11")
     assert subject.woken == [JOB] * 3
 
@@ -61,8 +61,23 @@ def test_an_answer_that_arrives_after_a_later_change_does_not_undo_it() -> None:
 def test_an_answer_about_an_object_made_again_replaces_the_old_one_whatever_its_version() -> None:
     subject = Subject()
     subject.cache.observe(None, "EvalJob", body(2, version="11"))
-    subject.cache.refresh("EvalJob", "evals", "job", body(uid="u2", version="3"))
+    subject.cache.refresh("EvalJob", "evals", "job", body(uid="u2", version="3"), began=1)
     assert subject.cache.get(JOB) == body(uid="u2", version="3")
+
+
+def test_answers_about_the_predecessor_do_not_undo_the_successor_that_the_watch_brought() -> None:
+    subject = Subject()
+    subject.cache.observe(None, "EvalJob", body(version="9"))
+    subject.time = 5
+    subject.cache.observe("DELETED", "EvalJob", body(version="12"))
+    subject.cache.observe("ADDED", "EvalJob", body(uid="u2", version="13"))
+    subject.cache.written("EvalJob", body(version="10"))
+    subject.cache.refresh("EvalJob", "evals", "job", body(version="11"), began=4)
+    subject.cache.refresh("EvalJob", "evals", "job", None, began=4)
+    subject.cache.merge("EvalJob", [body(version="11")], began=4, namespace=None)
+    assert subject.cache.get(JOB) == body(uid="u2", version="13")
+    subject.cache.refresh("EvalJob", "evals", "job", None, began=6)
+    assert subject.cache.get(JOB) is None
 
 
 def test_versions_that_are_no_numbers_leave_the_generation_to_decide() -> None:

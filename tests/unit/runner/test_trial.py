@@ -592,6 +592,25 @@ def test_a_volume_at_80_percent_ends_the_phase_with_its_evidence(pod: Pod, monke
     assert "agent/big" in outcome.logs
 
 
+@pytest.mark.parametrize(
+    ("fill", "message"),
+    [
+        pytest.param("for i in $(seq 250); do echo x > $i; done", " bytes of 1000000: ", id="small"),
+        pytest.param("seq 300 | xargs touch", "more than can be counted", id="empty"),
+        pytest.param("for i in $(seq 130); do mkdir d; cd d; done", "more than can be counted", id="deep"),
+    ],
+)
+def test_a_volume_of_many_files_ends_the_phase(pod: Pod, monkeypatch: pytest.MonkeyPatch, fill: str, message: str) -> None:
+    monkeypatch.setattr("seatrial_runner.watch._VOLUME_SECONDS", 0.1)
+    monkeypatch.setattr("seatrial_runner.watch._EMPTY_ENTRIES", 20)
+    pod.trial["limits"] = {str(pod.logs / "agent"): 1_000_000}
+    pod.files["solution/solve.sh"] = f'#!/bin/bash\ncd "$LOGS/agent"\n{fill}\nsleep 60\n'
+    outcome = pod.run()
+    assert (outcome.verdict.rewards, outcome.error, outcome.reason) == (None, "RuntimeRequestError", "StorageLimitExceeded")
+    assert outcome.verdict.error is not None
+    assert message in outcome.verdict.error["message"]
+
+
 def test_sigterm_while_the_agent_runs_saves_what_there_is(pod: Pod) -> None:
     pod.files["solution/solve.sh"] = '#!/bin/bash\necho half\ntouch "$APP/begun"\nsleep 60\n'
     assert pod.stage() == 0

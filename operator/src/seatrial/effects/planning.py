@@ -203,12 +203,15 @@ class Planner:
     async def _manifest(self, ref: Ref, body: Mapping[str, Any]) -> tuple[str, str, str]:
         """Key and sha256 of the manifest of the named revision, and its digest."""
         status = body.get("status") or {}
-        if ref.fragment in (LATEST, status.get("digest")):
+        if ref.fragment == LATEST:
             pinned = condition_of(status, ConditionType.PINNED)
             current = status.get("observedGeneration") == body["metadata"].get("generation")
             if pinned is None or not current or pinned["status"] != "True":
-                why = pinned["message"] if pinned is not None and current else "not pinned yet"
-                raise NotYet(Reason.TASKSET_NOT_PINNED, f"Taskset {ref.namespace}/{ref.name}: {why}")
+                judged = pinned is not None and current
+                why = f"{pinned['reason']}: {pinned['message']}" if pinned is not None and current else "not pinned yet"
+                raise NotYet(Reason.TASKSET_NOT_PINNED, f"Taskset {ref.namespace}/{ref.name}: {why}", in_work=not judged)
+            return status["manifest"]["ref"], status["manifest"]["sha256"], status["digest"]
+        if ref.fragment == status.get("digest"):
             return status["manifest"]["ref"], status["manifest"]["sha256"], status["digest"]
         try:
             if ref.is_digest:

@@ -35,7 +35,14 @@ class Ref(NamedTuple):
 
 
 class NotYet(PlanRefused):
-    """The reference may come to resolve without a change of the spec: wait before this is final."""
+    """The reference may come to resolve without a change of the spec: wait before this is final.
+
+    ``in_work``: what it names is being judged; only then the wait has no end.
+    """
+
+    def __init__(self, reason: Reason, message: str, *, in_work: bool = False) -> None:
+        super().__init__(reason, message)
+        self.in_work = in_work
 
 
 def parse_ref(text: str, *, namespace: str) -> Ref:

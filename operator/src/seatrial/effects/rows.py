@@ -45,7 +45,6 @@ class RowLog:
     def __init__(self, store: AsyncStore, prefix: str, *, adopted: Sequence[Row] = ()) -> None:
         self._store, self._prefix, self._adopted = store, prefix, adopted
         self._next = 0
-        self._rows: list[Row] = list(adopted)
         self.by_trial: dict[str, tuple[Row, ...]] = rows.by_trial(adopted)
 
     async def load(self) -> None:
@@ -67,9 +66,8 @@ class RowLog:
                 return rows.from_lines(await self._store.get(key, max_bytes=SHARD_BYTES))
 
         shards = await asyncio.gather(*(read(key) for key in keys))
-        self._rows = [*self._adopted, *(row for shard in shards for row in shard)]
         self._next = max([base, *numbers], default=-1) + 1
-        self.by_trial = rows.by_trial(self._rows)
+        self.by_trial = rows.by_trial([*self._adopted, *(row for shard in shards for row in shard)])
 
     async def append(self, new: Sequence[Row]) -> None:
         """Commit rows as the next shard.
@@ -83,7 +81,6 @@ class RowLog:
         except AlreadyExists as error:
             raise LostRace from error
         number, self._next = self._next, self._next + 1
-        self._rows.extend(new)
         touched = {row.trial for row in new}
         known = [row for trial in touched for row in self.by_trial.get(trial, ())]
         self.by_trial.update(rows.by_trial([*known, *new]))

@@ -1,8 +1,8 @@
 """The object store: one small synchronous client over ``minio``, with errors of our own.
 
 Why not ``minio`` alone: it has no conditional put (``put_object`` sends ``If-None-Match`` as user metadata and overwrites), no bounded
-retries and no errors that tell a missing key from a missing bucket. Conditional puts therefore go through presigned URLs, whose headers
-need not be signed. The region is always set: without one, each presigning asks the server.
+retries and no errors that tell a missing key from a missing bucket. Conditional puts therefore go through presigned URLs. The region is
+always set: without one, each presigning asks the server.
 
 A ``Store`` may be shared between threads, not between processes.
 """
@@ -34,6 +34,7 @@ import urllib3
 from minio import Minio
 from minio.error import InvalidResponseError, MinioException, S3Error, ServerError
 
+from seatrial.effects.signature import require_headers
 from seatrial.errors import AlreadyExists, DiskFull, Forbidden, InvalidSpec, NotFound, SeatrialError, Unavailable
 
 Result = TypeVar("Result")
@@ -285,12 +286,14 @@ class Store:
         return self._presign(self._signer, "GET", key, expires_seconds)
 
     def presign_put(self, key: str, *, expires_seconds: int) -> str:
-        """A URL by which anyone may write ``key``; the writer adds ``If-None-Match: *`` itself. No request is made.
+        """A URL by which anyone may create ``key`` and nobody can overwrite it: the store takes it only with the header
+        ``If-None-Match: *``, which is part of the signature. No request is made.
 
         Raises:
             ValueError: not within 1 second and 7 days.
         """
-        return self._presign(self._signer, "PUT", key, expires_seconds)
+        url = self._presign(self._signer, "PUT", key, expires_seconds)
+        return require_headers(url, "PUT", {"if-none-match": "*"}, secret_key=self.settings.secret_key)
 
     # --- private -----------------------------------------------------------------------------------------------------------------
 

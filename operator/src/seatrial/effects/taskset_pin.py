@@ -136,8 +136,9 @@ class Pinner:
         verified = condition_of(status, ConditionType.VERIFIED)
         current = status.get("observedGeneration") == body["metadata"].get("generation")
         if ref.fragment == LATEST and (verified is None or not current or verified["status"] != "True"):
+            judged = verified is not None and current
             why = verified["message"] if verified is not None and current else "not verified yet"
-            raise NotYet(Reason.MEMBER_NOT_VERIFIED, f"Task {ref.namespace}/{ref.name}: {why}")
+            raise NotYet(Reason.MEMBER_NOT_VERIFIED, f"Task {ref.namespace}/{ref.name}: {why}", in_work=not judged)
         number = status.get("revision") if ref.fragment == LATEST else (status.get("tags") or {}).get(ref.fragment)
         try:
             if ref.is_digest:

@@ -54,27 +54,29 @@ class ObjectCache:
     def written(self, kind: str, body: Raw) -> None:
         """The answer to our own write: the next one needs its resourceVersion. Wakes nobody.
 
-        The watch may have brought a user's later change before this answer arrived: then the later one stays.
+        The watch may have brought a user's later change, or a successor of the same name, before this answer arrived: then that stays.
         """
         key = _key(kind, body)
         known = self._bodies.get(key)
-        if known is not None and not _is_older(body, known):
+        if known is not None and _version(known)[0] == _version(body)[0] and not _is_older(body, known):
             self._store(key, body)
 
-    def refresh(self, kind: str, namespace: str, name: str, body: Raw | None) -> None:
-        """What a GET after a conflict found."""
+    def refresh(self, kind: str, namespace: str, name: str, body: Raw | None, *, began: float) -> None:
+        """What a GET after a conflict found; ``began`` is when it was sent, on the cache's clock."""
         key = Key(kind, namespace, name)
-        if body is None:
+        known = self._bodies.get(key)
+        is_other = body is None or (known is not None and _version(known)[0] != _version(body)[0])
+        if known is not None and is_other and self._at[key] > began:
+            pass  # the watch has brought a successor since
+        elif body is None:
             self._drop(key)
-        else:
-            known = self._bodies.get(key)
-            if known is None or not _is_older(body, known):
-                self._store(key, body)
-            self._changed(key)
+        elif known is None or not _is_older(body, known):
+            self._store(key, body)
+        self._changed(key)
 
     def merge(self, kind: str, bodies: Iterable[Raw], *, began: float, namespace: str | None) -> None:
-        """A LIST that ran beside the watch: unknown -> add; other UID or higher generation -> replace; absent, and cached before the LIST
-        began -> remove.
+        """A LIST that ran beside the watch: unknown or higher generation -> take it; of another UID or absent, and cached before the LIST
+        began -> replace or remove.
 
         Args:
             began: on the cache's clock.
@@ -83,7 +85,10 @@ class ObjectCache:
         found = {_key(kind, body): body for body in bodies}
         for key, body in found.items():
             known = self._bodies.get(key)
-            if known is None or _version(known)[0] != _version(body)[0] or _version(known)[1] < _version(body)[1]:
+            is_other = known is not None and _version(known)[0] != _version(body)[0]
+            if is_other and self._at[key] >= began:
+                continue  # the LIST has the predecessor of what the watch brought meanwhile
+            if known is None or is_other or _version(known)[1] < _version(body)[1]:
                 self._store(key, body)
                 self._changed(key)
             heard = self._heard.get(key)

@@ -202,6 +202,8 @@ class JobPass:
 
     async def _settle(self, job: EvalJob, memory: Memory) -> Plan:
         """Plan, commit what ended, look for what is unclear, until only creates and deletes are left."""
+        # What the store did not have in an earlier pass, it may have now: a Pod may have run meanwhile.
+        memory.found = {key: found for key, found in memory.found.items() if found.verdict is not None or found.touched}
         await self._recall(memory)
         for _ in range(ROUNDS):
             decided = self._plan(job, memory)
@@ -224,6 +226,7 @@ class JobPass:
 
     async def _commit(self, job: EvalJob, memory: Memory, commits: tuple[CommitRow, ...]) -> None:
         rows, uid = [await self._explained(job, item.row) for item in commits], job.metadata.uid
+        pods = {**self._pods.gone(uid), **self._pods.pods(uid)}
         try:
             await memory.rows.append(rows)
         except LostRace:
@@ -232,7 +235,7 @@ class JobPass:
             return
         for row in rows:
             error = row.error
-            self._metrics.observe_row(row, self._pods.pods(uid).get(row.pod) or self._pods.gone(uid).get(row.pod))
+            self._metrics.observe_row(row, pods.get(row.pod))
             log.info(
                 f"trial {row.outcome}",
                 extra={
@@ -244,7 +247,7 @@ class JobPass:
                     "cause": error.cause if error else None,
                 },
             )
-        self._pods.forget(job.metadata.uid, [row.pod for row in rows if row.pod])
+        self._pods.forget(uid, [row.pod for row in rows if row.pod])
         for row in rows:
             memory.started.pop((row.trial, row.retry), None)
             memory.found.pop((row.trial, row.retry), None)
@@ -330,7 +333,7 @@ class JobPass:
     def _observe(self, job: EvalJob, memory: Memory) -> Observed:
         uid, now = job.metadata.uid, self._clock.monotonic()
         pods = self._pods.pods(uid)
-        gone = {(pod.trial, pod.retry): pod for pod in self._pods.gone(uid).values() if pod.owner_uid == uid}
+        gone = self._gone(memory)
         shown = {(pod.trial, pod.retry): pod.uid for pod in pods.values()}
         for key, (pod_uid, _) in list(memory.started.items()):
             # By UID: what is shown or gone may be an earlier Pod of the same name.
@@ -356,6 +359,18 @@ class JobPass:
             hold=memory.hold,
             saved=memory.summary_key is not None,
         )
+
+    def _gone(self, memory: Memory) -> dict[tuple[str, int], PodView]:
+        """Last views of Pods whose retry has no row; those that have one are forgotten: they went after their row was written."""
+        uid, rows = memory.loaded.plan.uid, memory.rows.by_trial
+        gone, told = {}, []
+        for name, pod in self._pods.gone(uid).items():
+            if any(row.retry == pod.retry for row in rows.get(pod.trial, ())):
+                told.append(name)
+            elif pod.owner_uid == uid:
+                gone[pod.trial, pod.retry] = pod
+        self._pods.forget(uid, told)
+        return gone
 
     def _look_for_images(self, job: EvalJob, memory: Memory) -> dict[int, ImageWait | Judgement]:
         """Waits and failures of images that the cluster builds, for tasks with trials to come."""
@@ -475,10 +490,10 @@ class JobPass:
         )
 
     async def _wait_for_reference(self, body: Raw, error: NotYet) -> float | None:
-        """Objects of one ``kubectl apply`` come in any order: a missing reference is final only after a moment."""
+        """Objects of one ``kubectl apply`` come in any order: a reference that is missing or refused is final only after a moment."""
         created = parse_time(body["metadata"].get("creationTimestamp")) or self._clock.now()
         deadline = created + timedelta(seconds=self._settings.reference_grace_seconds)
-        if self._clock.now() >= deadline and error.reason not in (Reason.TASKSET_NOT_PINNED, Reason.MEMBER_NOT_VERIFIED):
+        if self._clock.now() >= deadline and not error.in_work:
             raise error
         status = waiting_status(self._context(body), error.reason, short(str(error)))
         await self._writer.write(EVALJOB, body, status)

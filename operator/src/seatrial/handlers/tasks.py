@@ -94,6 +94,8 @@ class TaskPass:
         status["conditions"] = [item.raw() for item in self._conditions(body, State("False", reason, short(message)))]
         if settled:
             status["observedGeneration"] = body["metadata"]["generation"]
+        else:
+            status.pop("observedGeneration", None)  # whoever refers to this object waits for its judgement
         await self._writer.write(TASK, body, status)
 
     def _conditions(self, body: Raw, state: State) -> tuple[Condition, ...]:

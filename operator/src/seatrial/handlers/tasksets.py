@@ -21,8 +21,16 @@ from seatrial.handlers.writer import StatusWriter
 log = logging.getLogger(__name__)
 
 LONGEST_WAIT_SECONDS = 60.0
-HEALABLE = frozenset({Reason.MANIFEST_INVALID, Reason.CROSS_NAMESPACE, Reason.REVISION_NOT_FOUND})
-"""What the store or the operator's configuration can put right without a change of the Taskset."""
+HEALABLE = frozenset(
+    {
+        Reason.MANIFEST_INVALID,
+        Reason.CROSS_NAMESPACE,
+        Reason.REVISION_NOT_FOUND,
+        Reason.TASK_NOT_FOUND,
+        Reason.MEMBER_NOT_VERIFIED,
+    }
+)
+"""What the store, the operator's configuration or a member can put right without a change of the Taskset."""
 
 
 class TasksetPass:
@@ -46,10 +54,10 @@ class TasksetPass:
             await self._refuse(body, Reason.INVALID_SPEC, str(error))
         except NotYet as error:
             # A member that comes later wakes the set; the timer is for what no event brings.
-            await self._refuse(body, error.reason, str(error), settled=False)
+            await self._refuse(body, error.reason, str(error), settled=not error.in_work)
             return self._wait(body)
         except PlanRefused as error:
-            await self._refuse(body, error.reason, str(error), settled=error.reason not in HEALABLE)
+            await self._refuse(body, error.reason, str(error))
             return self._wait(body) if error.reason in HEALABLE else None
         except SeatrialError as error:
             await self._refuse(body, Reason.OBJECT_STORE_UNAVAILABLE, f"{error}; tried again", settled=False)
@@ -99,13 +107,17 @@ class TasksetPass:
         status["conditions"] = [item.raw() for item in conditions]
         if settled:
             status["observedGeneration"] = body["metadata"]["generation"]
+        else:
+            status.pop("observedGeneration", None)  # whoever refers to this object waits for its judgement
         await self._writer.write(TASKSET, body, status)
 
 
 def _is_settled(body: Raw) -> bool:
     """This generation was judged for good: members that change later change nothing."""
     status = body.get("status") or {}
-    return status.get("observedGeneration") == body["metadata"].get("generation") and condition_of(status, ConditionType.PINNED) is not None
+    pinned = condition_of(status, ConditionType.PINNED)
+    current = status.get("observedGeneration") == body["metadata"].get("generation")
+    return current and pinned is not None and (pinned["status"] == "True" or pinned["reason"] not in HEALABLE)
 
 
 def _name(body: Raw) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -63,6 +64,7 @@ class StatusWriter:
         return cached if cached is not None and cached["metadata"]["uid"] == meta["uid"] else body
 
     async def _reread(self, kind: str, path: str, namespace: str, name: str) -> None:
+        began = time.monotonic()
         try:
             body: Raw | None = await self._kube.get(path)
         except NotFound:
@@ -70,4 +72,4 @@ class StatusWriter:
         except SeatrialError as error:
             log.warning("object not read after a conflict", extra={"object": f"{namespace}/{name}", "reason": type(error).__name__})
             raise
-        self._cache.refresh(kind, namespace, name, body)
+        self._cache.refresh(kind, namespace, name, body, began=began)
