@@ -10,7 +10,7 @@ CLUSTER := $(PYTHON) tests/cluster
 ENVD_SOURCES := $(wildcard runner-image/envd/*.go runner-image/envd/go.*)
 
 .PHONY: help venv lock up down status kubeconfig images demo test test-static test-unit test-envd test-chart test-cluster test-deep \
-	bench perf chaos fuzz conformance generate docs
+	tutorial bench perf chaos fuzz conformance generate docs
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)$$/  \1\t\2/' | expand -t 18
@@ -81,6 +81,10 @@ test-cluster: venv up images ## tests on the local cluster
 
 test-deep: venv up images ## the long tests: installation, observability, every command of the documentation, 1,000 trials
 	@$(CLUSTER_TESTS) -m deep
+
+tutorial: venv up images ## follow the pages from an empty cluster to a gate in CI; writes docs/transcript.md
+	@$(BIN)/python -m pytest -q tests/e2e/test_docs.py -m deep -k "install or first-evaluation"
+	@$(BIN)/python -m tests.transcripts
 
 perf: venv ## load: 100 and 1,000 trials against an API server with kwok; more with PERF="--trials 10000"
 	@$(BIN)/python -m tests.perf $(PERF)

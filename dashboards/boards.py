@@ -1,7 +1,4 @@
-"""The dashboards. Counters are summed over replicas: the one that stands by shows none, so a sum counts nothing twice.
-
-There is no cost dashboard yet: no metric of cost exists, and an empty panel is worse than none.
-"""
+"""The dashboards. Counters are summed over replicas: the one that stands by shows none, so a sum counts nothing twice."""
 
 from __future__ import annotations
 
@@ -288,6 +285,7 @@ OPERATOR: Final = Dashboard(
                 Query(_rate("seatrial_status_writes_total", "kind, outcome"), "status {{kind}} {{outcome}}"),
                 Query(_rate("seatrial_events_posted_total", "outcome"), "events {{outcome}}"),
                 Query(_rate("seatrial_webhooks_total", "outcome"), "webhook {{outcome}}"),
+                Query(_rate("seatrial_traces_total", "outcome"), "traces {{outcome}}"),
                 Query(f"sum(rate(seatrial_pods_created_total[{RATE}]))", "Pods created"),
                 Query(f"sum(rate(seatrial_pods_deleted_total[{RATE}]))", "Pods deleted"),
             ),
@@ -313,4 +311,87 @@ OPERATOR: Final = Dashboard(
     ),
 )
 
-ALL: Final = (JOBS, JOB, OPERATOR)
+COST: Final = Dashboard(
+    uid="seatrial-cost",
+    title="seatrial / Cost",
+    text="What agents say that they spent: tokens and US dollars. Agents that say nothing, such as oracle, are not in it.",
+    panels=(
+        Panel(
+            "Cost",
+            (Query(f"sum(increase(seatrial_trial_cost_usd_total[{RANGE}]))"),),
+            "US dollars in the time shown.",
+            kind="stat",
+            unit="currencyUSD",
+            width=6,
+            height=4,
+        ),
+        Panel(
+            "Tokens",
+            (Query(f'sum(increase(seatrial_trial_tokens_total{{kind=~"input|output"}}[{RANGE}]))'),),
+            "Input and output in the time shown.",
+            kind="stat",
+            width=6,
+            height=4,
+        ),
+        Panel(
+            "Cost of a graded trial",
+            (
+                Query(
+                    f"sum(increase(seatrial_trial_cost_usd_total[{RANGE}])) / "
+                    f'sum(increase(seatrial_trials_ended_total{{outcome="scored"}}[{RANGE}]))'
+                ),
+            ),
+            "All that was spent, retries and errored trials too, for each trial that has a score.",
+            kind="stat",
+            unit="currencyUSD",
+            width=6,
+            height=4,
+        ),
+        Panel(
+            "Spent without a score",
+            (
+                Query(
+                    f'(sum(increase(seatrial_trial_cost_usd_total{{outcome!="scored"}}[{RANGE}])) or vector(0)) / '
+                    f"sum(increase(seatrial_trial_cost_usd_total[{RANGE}]))"
+                ),
+            ),
+            "Share of the cost that went into Pods without a score.",
+            kind="stat",
+            unit="percentunit",
+            width=6,
+            height=4,
+        ),
+        Panel(
+            "Cost over time",
+            (Query(f"sum by (evaljob_namespace) (rate(seatrial_trial_cost_usd_total[{RATE}])) * 3600", "{{evaljob_namespace}}"),),
+            "US dollars an hour, by namespace.",
+            unit="currencyUSD",
+            width=12,
+            stacked=True,
+        ),
+        Panel(
+            "Tokens over time",
+            (Query(_rate("seatrial_trial_tokens_total", "kind"), "{{kind}}"),),
+            "Per second; cache is the part of input that was read from the provider's cache.",
+            width=12,
+        ),
+        Panel(
+            "Cost by namespace",
+            (Query(f"sum by (evaljob_namespace) (increase(seatrial_trial_cost_usd_total[{RANGE}]))", "{{evaljob_namespace}}"),),
+            "US dollars in the time shown.",
+            kind="bargauge",
+            unit="currencyUSD",
+            width=12,
+        ),
+        Panel(
+            "Cost by outcome",
+            (Query(f"sum by (outcome) (increase(seatrial_trial_cost_usd_total[{RANGE}]))", "{{outcome}}"),),
+            "US dollars in the time shown; retried Pods were paid too.",
+            kind="bargauge",
+            unit="currencyUSD",
+            width=12,
+        ),
+    ),
+)
+
+ALL: Final = (JOBS, JOB, OPERATOR, COST)

@@ -13,7 +13,7 @@ RATE: Final = "$__rate_interval"
 RANGE: Final = "$__range"
 
 Kind = Literal["stat", "timeseries", "bargauge", "table"]
-Unit = Literal["short", "s", "percentunit", "reqps", "bytes", "none", "dateTimeFromNow", "ops"]
+Unit = Literal["short", "s", "percentunit", "reqps", "bytes", "none", "dateTimeFromNow", "ops", "currencyUSD"]
 _SOURCE: Final = {"type": "prometheus", "uid": "${datasource}"}
 
 

@@ -7,7 +7,8 @@ from typing import Final
 from prometheus_client.metrics import MetricWrapperBase
 
 from dashboards.rules import ALERTS, RECORDS
-from seatrial.effects.metrics import JOB_PHASES, NAMED_JOBS, OTHER, POD_PHASES, REPORTED_PHASES, STATES, Metrics
+from seatrial.core.spans import POD_PHASES
+from seatrial.effects.metrics import JOB_PHASES, NAMED_JOBS, OTHER, REPORTED_PHASES, STATES, TOKENS, Metrics
 
 LABELS: Final = {
     "version": "of the operator",
@@ -16,13 +17,13 @@ LABELS: Final = {
     "code": "HTTP status, or `none` without an answer",
     "operation": "kind of call of the object store",
     "outcome": "`ok` or the class of the error; of trials: scored, errored, cancelled, retried; of passes: done, failed;"
-    " of writes: written, conflict, gone; of Events: posted, dropped, failed",
+    " of writes: written, conflict, gone; of Events and the webhook: posted, dropped, failed; of traces: sent, failed, dropped",
     "reason": f"a reason of ours or a name of Harbor's error table, else `{OTHER}`; see [troubleshooting](troubleshooting.md)",
     "cause": "infrastructure, environment, agent, verifier, user",
     "phase": "of trials: " + ", ".join([*POD_PHASES, *sorted(REPORTED_PHASES)]) + "; of jobs: " + ", ".join(JOB_PHASES),
     "state": ", ".join(STATES),
-    "kind": "Task, Taskset, EvalJob",
-    "evaljob_namespace": f"namespace of one of the {NAMED_JOBS} newest EvalJobs",
+    "kind": "Task, Taskset, EvalJob; of tokens: " + ", ".join(TOKENS.values()),
+    "evaljob_namespace": f"namespace of one of the {NAMED_JOBS} newest EvalJobs; of cost and tokens: of any EvalJob",
     "evaljob": f"name of one of the {NAMED_JOBS} newest EvalJobs that exist; the series end when the object is deleted",
 }
 """Label -> its values, and with them its bound."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +23,27 @@ def pages() -> dict[str, str]:
 def blocks(text: str, language: str) -> list[str]:
     """Fenced blocks of that language."""
     return [body for name, body in _BLOCK.findall(text) if name == language]
+
+
+def commands(script: str) -> list[str]:
+    """The script's commands, each whole: with its continued lines, its here-document, its branches."""
+    found, lines = [], []
+    for line in script.splitlines():
+        lines.append(line)
+        text = "\n".join(lines)
+        if not text.strip():
+            lines.clear()
+        elif is_complete(text):
+            found.append(text.strip("\n"))
+            lines.clear()
+    assert lines == [], f"no end of the command: {lines}"
+    return found
+
+
+def is_complete(text: str) -> bool:
+    """Bash says nothing against it; to an open here-document it only warns."""
+    read = subprocess.run(["bash", "-n", "-c", text], capture_output=True, text=True, check=False)
+    return not text.endswith("\\") and (read.returncode, read.stderr) == (0, "")
 
 
 def links(text: str) -> Iterator[str]:

@@ -51,10 +51,12 @@ PERMUTATIONS: Mapping[str, dict[str, Any]] = {
             "presignEndpoint": "https://s3.inside.example.com:8443",
             "region": "eu-central-1",
             "pathStyle": False,
+            "webIdentity": {"roleArn": "arn:aws:iam::123456789012:role/seatrial"},
         },
         signingKey={"existingSecret": "own-signing-key"},
         operator={
             "replicas": 3,
+            "maxPods": 200,
             "settings": {"LOG_LEVEL": "DEBUG", "WORKERS": 8},
             "podLabels": {"team": "evals"},
             "podAnnotations": {"note": "text"},
@@ -66,6 +68,7 @@ PERMUTATIONS: Mapping[str, dict[str, Any]] = {
                 {"maxSkew": 1, "topologyKey": "topology.kubernetes.io/zone", "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": {}}
             ],
         },
+        tracing={"endpoint": "http://collector.observability.svc:4318", "existingSecret": "collector"},
         webhook={"url": "https://hooks.example.com:8443/seatrial", "existingSecret": "hook"},
         site={
             "caBundle": "-----BEGIN CERTIFICATE-----\nMA==\n-----END CERTIFICATE-----\n",
@@ -289,7 +292,7 @@ def test_the_operator_understands_what_the_chart_tells_it(helm: Helm) -> None:
     container = one(objects, "Deployment", "trials")["spec"]["template"]["spec"]["containers"][0]
     environment = {
         **one(objects, "ConfigMap", "trials")["data"],
-        **{item["name"]: "from a Secret" for item in container["env"] if "valueFrom" in item},
+        **{item["name"]: "name=from a Secret" for item in container["env"] if "valueFrom" in item},
     }
     assert environment.keys() <= {f"SEATRIAL_{item.name.upper()}" for item in fields(Settings)}
     settings = read_settings(environment)
@@ -300,16 +303,19 @@ def test_the_operator_understands_what_the_chart_tells_it(helm: Helm) -> None:
         8,
         container["ports"][0]["containerPort"],
     )
+    mounts = {item["name"]: item["mountPath"] for item in container["volumeMounts"]}
+    assert (settings.s3_credentials_dir, settings.s3_web_identity_token_file) == (mounts["s3"], f"{mounts['web-identity']}/token")
+    assert (settings.max_pods, settings.otlp_header_map()) == (200, {"name": "from a Secret"})
 
 
 def test_secrets_reach_only_the_operator_and_only_by_reference(helm: Helm) -> None:
     objects = helm.objects(values())
     container = one(objects, "Deployment", "seatrial")["spec"]["template"]["spec"]["containers"][0]
     assert [(item["name"], item["valueFrom"]["secretKeyRef"]) for item in container["env"] if "valueFrom" in item] == [
-        ("SEATRIAL_S3_ACCESS_KEY", {"name": "s3-credentials", "key": "accessKey"}),
-        ("SEATRIAL_S3_SECRET_KEY", {"name": "s3-credentials", "key": "secretKey"}),
         ("SEATRIAL_SIGNING_SECRET", {"name": "seatrial-signing", "key": "signingKey"}),
     ]
+    volumes = one(objects, "Deployment", "seatrial")["spec"]["template"]["spec"]["volumes"]
+    assert [item["secret"]["secretName"] for item in volumes if "secret" in item] == ["s3-credentials"]
     client = one(objects, "ConfigMap", "seatrial-client")["data"]
     assert client == {
         "endpoint": "http://minio.minio.svc.cluster.local:9000",
@@ -332,7 +338,7 @@ def test_the_operator_meets_the_restricted_level(helm: Helm) -> None:
     assert [container["securityContext"] for container in pod["containers"]] == [
         {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
     ]
-    assert [set(volume) for volume in pod["volumes"]] == [{"name", "emptyDir"}]
+    assert [set(volume) for volume in pod["volumes"]] == [{"name", "secret"}, {"name", "emptyDir"}]
 
 
 def test_a_changed_setting_restarts_the_operator(helm: Helm) -> None:

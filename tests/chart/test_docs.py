@@ -5,7 +5,7 @@ from __future__ import annotations
 import yaml
 from reference import __main__ as generator
 from reference.troubleshooting import REMEDIES
-from tests import docpages
+from tests import docpages, transcripts
 
 from seatrial.api.reasons import Reason
 
@@ -53,6 +53,14 @@ def test_every_page_is_in_the_navigation() -> None:
 
     shown = {leaf.removesuffix(".md") for leaf in leaves(config["nav"])}
     assert {name for name in docpages.pages() if "/" not in name} | GENERATED_ELSEWHERE == shown
+
+
+def test_the_transcript_shows_the_commands_of_its_pages() -> None:
+    pages = docpages.pages()
+    wanted = [command for page in transcripts.TUTORIAL for command in docpages.commands("\n".join(docpages.blocks(pages[page], "bash")))]
+    shown = [command for text in docpages.blocks(pages["transcript"], "text") for command in transcripts.commands(text)]
+    assert len(wanted) > 20
+    assert shown == wanted
 
 
 def test_every_command_is_on_a_page_that_is_executed() -> None:

@@ -6,16 +6,16 @@ The pages' namespaces get other names, so that a release that is there already i
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests import docpages
+from tests import docpages, transcripts
 
 from .harness import REPOSITORY, Cluster
 from .ops import alone
@@ -31,15 +31,54 @@ def renamed(text: str) -> str:
     return re.sub(r"(?<![\w/.-])evals(?![\w/.-])", TRIALS, text.replace("seatrial-system", SYSTEM))
 
 
-class Reader:
-    """A person who follows the pages in one folder, with one shell for each page."""
+def renamed_back(text: str) -> str:
+    """A transcript with the names of the pages."""
+    return text.replace(SYSTEM, "seatrial-system").replace(TRIALS, "evals")
 
-    def __init__(self, cluster: Cluster, folder: Path) -> None:
-        self.cluster, self.folder = cluster, folder
+
+class Reader:
+    """A person who follows the pages in their order, in one folder, with one shell for each page."""
+
+    def __init__(self, cluster: Cluster, folders: Path) -> None:
+        self.cluster, self.folder, self._folders = cluster, folders, folders
+        self._tried: set[str] = set()
+        self._followed: set[str] = set()
+
+    def start_over(self) -> None:
+        """As somebody who has read nothing yet: nothing of the pages in the cluster, and an empty folder."""
+        self.leave()
+        self._tried, self._followed = set(), set()
+        self.folder = Path(tempfile.mkdtemp(dir=self._folders))
         for name in ("charts", "crds", "examples", "kustomize"):
-            (folder / name).symlink_to(REPOSITORY / name)
-        (folder / "bin").mkdir()
+            (self.folder / name).symlink_to(REPOSITORY / name)
+        (self.folder / "bin").mkdir()
         self._shim()
+
+    def leave(self) -> None:
+        """Remove what the pages made."""
+        self.cluster.run(self.cluster.env["helm"], "uninstall", "seatrial", "--namespace", SYSTEM, "--wait", check=False)
+        self.cluster.kubectl("delete", "namespace", SYSTEM, TRIALS, "--ignore-not-found", timeout=180)
+
+    def reach(self, page: str) -> None:
+        """Be where a reader is who has followed all earlier pages; a page that was tried before is met from the start again."""
+        if not self._tried or page in self._tried:
+            self.start_over()
+        for earlier in docpages.WALK[: docpages.WALK.index(page)]:
+            if earlier not in self._followed:
+                self.follow(earlier)
+
+    def follow(self, page: str) -> None:
+        """Run the page's commands.
+
+        Raises:
+            AssertionError: one of them failed.
+        """
+        self._tried.add(page)
+        commands = docpages.commands("\n".join(docpages.blocks(docpages.pages()[page], "bash")))
+        done = self.run("".join(f"cat <<'SHOWN'\n$ {command}\nSHOWN\n{command}\n" for command in commands))
+        transcripts.record(page, renamed_back(done.stdout))
+        assert done.returncode == 0, f"{page} ended with {done.returncode}\n{done.stdout[-4000:]}"
+        self._followed.add(page)
 
     def _shim(self) -> None:
         """``helm`` with what this cluster needs beside the reader's own values: CRDs and cluster roles belong to the first release."""
@@ -71,12 +110,14 @@ class Reader:
         }
 
     def run(self, script: str, *, strict: bool = True) -> subprocess.CompletedProcess[str]:
+        """Output and errors in one stream, as a person sees them."""
         head = "set -euo pipefail\n" if strict else ""
         return subprocess.run(
             ["bash", "-c", head + renamed(script)],
             cwd=self.folder,
             env=self.environment(),
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             text=True,
             timeout=580,
             check=False,
@@ -86,21 +127,18 @@ class Reader:
 @pytest.fixture(scope="module")
 def reader(installed: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
     with alone(installed, "docs"):
-        yield Reader(installed, tmp_path_factory.mktemp("reader"))
-        installed.run(installed.env["helm"], "uninstall", "seatrial", "--namespace", SYSTEM, check=False)
-        installed.kubectl("delete", "namespace", SYSTEM, TRIALS, "--ignore-not-found", timeout=180)
+        found = Reader(installed, tmp_path_factory.mktemp("reader"))
+        yield found
+        found.leave()
 
 
 @pytest.mark.parametrize("page", docpages.WALK)
 def test_every_command_of_the_page_works(reader: Reader, page: str) -> None:
-    (script,) = ["\n".join(docpages.blocks(text, "bash")) for name, text in docpages.pages().items() if name == page]
+    reader.reach(page)
     if page == "operations":
         # While the operator of the pages is there.
-        for name in RUNBOOKS:
-            assert broken(reader, docpages.pages()[name]) == [], name
-    done = reader.run(script)
-    record(page, script, done)
-    assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+        assert {name: broken(reader, docpages.pages()[name]) for name in RUNBOOKS} == {name: [] for name in RUNBOOKS}
+    reader.follow(page)
 
 
 def broken(reader: Reader, text: str) -> list[str]:
@@ -108,10 +146,3 @@ def broken(reader: Reader, text: str) -> list[str]:
     commands = [command for command in docpages.runbook_commands(text) if not re.search(r"\b[A-Z]{3,}\b", command)]
     good = {command: (0, 1) if "grep" in command else (0,) for command in commands}
     return [command for command, codes in good.items() if reader.run(command, strict=False).returncode not in codes]
-
-
-def record(page: str, script: str, done: subprocess.CompletedProcess[str]) -> None:
-    """Transcripts for people, below ``build``."""
-    folder = REPOSITORY / "build" / "docs"
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{page}.log").write_text(f"{script}\n--- {os.path.basename(page)}: {done.returncode}\n{done.stdout}\n{done.stderr}")

@@ -50,10 +50,15 @@ def run(ops: Release, server: Prometheus) -> str:
     ops.seatrial("publish", "examples/suites/smoke", "--taskset", "smoke", "--namespace", TRIALS)
     spec = {"taskset": "smoke", "agent": {"name": "oracle"}, "attempts": 2, "concurrency": 2}
     ops.cluster.apply(evaljob(JOB, TRIALS, **spec))
+    # An agent that tells what it spent, at two times that a rate can tell apart.
+    usage = '{"n_input_tokens": 1000, "n_cache_tokens": 400, "n_output_tokens": 50, "cost_usd": 0.02}'
+    spending = {"select": {"include": ["*hello-pass*"]}, "agent": {"command": f"echo '{usage}' > /logs/agent/result.json"}}
+    ops.cluster.apply(evaljob(unique("spending"), TRIALS, taskset="smoke", attempts=3, concurrency=1, **spending))
     job = ops.cluster.finished(JOB, TRIALS, timeout=240)
     assert job["status"]["trials"]["total"] == 10
     ended = 'sum(seatrial_trials_ended_total{outcome=~"scored|errored"})'
     wait_until(lambda: server.values(ended), lambda values: bool(values) and values[0] >= 10, timeout=30, what="scraped end of the job")
+    wait_until(lambda: server.values("sum(seatrial_trial_cost_usd_total)"), lambda values: values == [0.06], timeout=120, what="cost")
     wait_until(lambda: server.values("seatrial:jobs_spoilt:ratio_rate1d"), bool, timeout=30, what="recorded share of spoilt jobs")
     return JOB
 

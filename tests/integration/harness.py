@@ -154,7 +154,7 @@ class World:
             stored=store,
             result_sha256=digest,
             logs_sha256=None,
-            seconds={"total": 1.0},
+            seconds={"agent_execution": 0.5, "total": 1.0},
             tampered=False,
             leftover_processes=0,
         )

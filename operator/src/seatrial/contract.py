@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, Literal, NamedTuple, NotRequired, TypedDict, cast
 
 # --- containers, users, mounts -------------------------------------------------------------------------------------------------------
@@ -109,6 +109,9 @@ RESULT_BYTES: Final = 4 * 1024 * 1024
 ERROR_MESSAGE_CHARS: Final = 256
 ERROR_NAME_CHARS: Final = 100
 MAX_SECONDS: Final = 10**9
+MAX_USAGE: Final = 1e12
+USAGE: Final = ("n_input_tokens", "n_cache_tokens", "n_output_tokens", "cost_usd")
+"""What an agent may say that it spent, in Harbor's words."""
 """More than any phase can last; a longer one is no duration."""
 MAX_LEFTOVERS: Final = 10**6
 REWARD_KEY_CHARS: Final = 255
@@ -413,6 +416,8 @@ class Verdict(NamedTuple):
     """Verification was disabled: neither rewards nor an error are missing."""
     is_handed_over: bool = False
     """The agent's part is done and stored; a Pod of its own verifies it."""
+    usage: Mapping[str, float] = {}
+    """What the agent says that it spent in this Pod, by the names of ``USAGE``; only what is known."""
 
 
 def write_verdict(verdict: Verdict) -> bytes:
@@ -435,6 +440,9 @@ def write_verdict(verdict: Verdict) -> bytes:
             body["disabled"] = True
         if verdict.is_handed_over:
             body["handedOver"] = True
+        if verdict.usage and keep_rewards:
+            # With rewards elsewhere, all is read there.
+            body["usage"] = dict(verdict.usage)
         data = _canonical(body)
         if len(data) <= VERDICT_BYTES:
             return data
@@ -477,7 +485,20 @@ def read_verdict(text: str) -> Verdict:
         leftover_processes=min(max(0, leftover), MAX_LEFTOVERS),
         is_disabled=body.get("disabled") is True,
         is_handed_over=body.get("handedOver") is True,
+        usage=sum_usage([body.get("usage")]),
     )
+
+
+def sum_usage(results: Iterable[object]) -> dict[str, float]:
+    """Tokens and cost of Harbor's agent results together, by the names of ``USAGE``; what none of them tells, or not as a number within
+    reason, is left out. Untrusted input, and never an error: a trial does not fail for what its agent says of itself."""
+    found: dict[str, float] = {}
+    for result in results:
+        for name in USAGE if isinstance(result, dict) else ():
+            value = cast(dict[str, object], result).get(name)
+            if _is_number(value) and 0 <= (number := cast(float, value)) <= MAX_USAGE:
+                found[name] = found.get(name, 0) + number
+    return found
 
 
 def read_rewards(value: object) -> dict[str, float]:

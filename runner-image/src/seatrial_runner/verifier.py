@@ -15,7 +15,7 @@ from io import BytesIO
 from typing import BinaryIO, Final, NamedTuple
 
 from seatrial import contract
-from seatrial.contract import AgentEnd, ContractBroken, ErrorInfo, Span, StepAnswer, TrialInput, Verdict
+from seatrial.contract import AgentEnd, ContractBroken, ErrorInfo, Span, StepAnswer, TrialInput, Verdict, sum_usage
 from seatrial_runner.channel import Channel, ChannelError, Listener
 from seatrial_runner.clock import Deadline, Timer
 from seatrial_runner.connect import Connection, channel_fault
@@ -394,6 +394,8 @@ def _verdict(trial: TrialInput, report: Report, steps: Sequence[Report], stored:
         leftover_processes=max(item.leftover_processes for item in (report, *steps)),
         is_disabled=trial["verifier"]["disable"],
         is_handed_over=report.is_handed_over,
+        # A separate verifier's Pod takes the agent's result over; what the agent spent was told by the agent's own Pod.
+        usage=sum_usage(item.agent_result for item in (report, *steps)) if trial.get("verifies") is None else {},
     )
 
 

@@ -55,6 +55,8 @@ BINARIES: Mapping[str, Binary] = {
         Binary("kwok", "kwok", "sigs.k8s.io/kwok/cmd/kwok"),
         Binary("registry", "registry", "github.com/distribution/distribution/v3/cmd/registry"),
         Binary("kaniko", "kaniko", "github.com/GoogleContainerTools/kaniko/cmd/executor"),
+        # Takes the operator's traces in the tests.
+        Binary("collector", "collector", "."),
         # Only for the test that gives kind-config.yaml to kind's own loader.
         Binary("kind", "kind", "sigs.k8s.io/kind"),
         Binary("envd", "runner-image/envd", "."),

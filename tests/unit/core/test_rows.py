@@ -27,6 +27,7 @@ FULL = Row(
     seconds={"agent": 1.5},
     tampered=True,
     leftover_processes=2,
+    usage={"n_input_tokens": 12, "cost_usd": 0.5},
 )
 
 

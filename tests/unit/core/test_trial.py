@@ -422,6 +422,31 @@ def test_an_error_of_a_step_decides_in_a_result_from_the_store_too() -> None:
     assert (state.rewards, state.valid) == ({"reward": 1.0}, False)
 
 
+@pytest.mark.parametrize(
+    ("told", "taken"),
+    [
+        ({"n_input_tokens": 3, "n_output_tokens": 2, "cost_usd": 0.25}, {"n_input_tokens": 3, "n_output_tokens": 2, "cost_usd": 0.25}),
+        ({"n_input_tokens": -1, "n_cache_tokens": True, "n_output_tokens": 10**400, "cost_usd": "9"}, {}),
+        ({"cost_usd": float("inf"), "other": 1}, {}),
+        ("much", {}),
+        (None, {}),
+    ],
+    ids=["figures", "no figures", "endless", "a word", "nothing"],
+)
+def test_what_an_agent_says_it_spent_is_a_number_within_reason_or_left_out(told: object, taken: dict[str, float]) -> None:
+    steps = [{"agent_result": told}, {"agent_result": {"cost_usd": 1.0}}, "no step"]
+    body = {"trial_name": TRIAL, "seatrial": {"retry": 0}, "agent_result": None, "step_results": steps}
+    found = read_result(body, trial=TRIAL, retry=0, sha256="b" * 64).usage
+    assert found == {**taken, "cost_usd": taken.get("cost_usd", 0) + 1.0}
+    verdict = handed_over(stored=True)._replace(usage=found)
+    assert read_verdict(write_verdict(verdict).decode()) == verdict
+
+
+def test_the_pod_of_a_separate_verifier_does_not_tell_the_agents_cost_again() -> None:
+    body = {"trial_name": TRIAL, "seatrial": {"retry": 1, "verifies": 0}, "agent_result": {"cost_usd": 1.0}}
+    assert read_result(body, trial=TRIAL, retry=1, sha256="b" * 64).usage == {}
+
+
 def handed_over(*, stored: bool) -> Verdict:
     return Verdict(
         trial=TRIAL,

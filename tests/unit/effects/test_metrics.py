@@ -9,7 +9,8 @@ from prometheus_client import CollectorRegistry
 
 from seatrial.core.observe import ContainerView, PodView
 from seatrial.core.rows import Row, TrialError
-from seatrial.effects.metrics import NAMED_JOBS, OTHER, Metrics, pod_spans
+from seatrial.core.spans import pod_spans
+from seatrial.effects.metrics import NAMED_JOBS, OTHER, Metrics
 
 BEGIN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
@@ -66,18 +67,31 @@ def job(name: str, phase: str = "Running", *, created: str = "2026-01-02T03:04:0
 def test_a_scored_trial_counts_its_reward_and_phases() -> None:
     metrics = Metrics()
     row = Row("t", 0, "scored", "", rewards={"reward": 0.75}, seconds={"agent_execution": 3.0, "total": 9.0}, tampered=True)
-    metrics.observe_row(row, None)
+    metrics.observe_row(row, None, namespace="evals")
     assert series(metrics.registry, "seatrial_trials_ended_total") == {("", "scored", ""): 1}
     assert series(metrics.registry, "seatrial_trial_reward_sum") == {(): 0.75}
     assert series(metrics.registry, "seatrial_trials_tampered_total") == {(): 1}
     assert series(metrics.registry, "seatrial_trial_phase_seconds_sum") == {("agent_execution",): 3.0, ("total",): 9.0}
 
 
+def test_what_agents_spent_is_counted_by_namespace_and_outcome() -> None:
+    metrics = Metrics()
+    usage = {"n_input_tokens": 100, "n_cache_tokens": 40, "n_output_tokens": 7, "cost_usd": 0.25}
+    metrics.observe_row(Row("t", 0, "retried", "", usage=usage), None, namespace="evals")
+    metrics.observe_row(Row("t", 1, "scored", "", rewards={"reward": 1.0}, usage={"cost_usd": 0.5}), None, namespace="evals")
+    assert series(metrics.registry, "seatrial_trial_cost_usd_total") == {("evals", "retried"): 0.25, ("evals", "scored"): 0.5}
+    assert series(metrics.registry, "seatrial_trial_tokens_total") == {
+        ("evals", "input", "retried"): 100,
+        ("evals", "cache", "retried"): 40,
+        ("evals", "output", "retried"): 7,
+    }
+
+
 def test_words_that_a_pod_made_up_become_no_labels() -> None:
     metrics = Metrics()
     for number in range(50):
         error = TrialError(f"MadeUp{number}", "x", "agent", "")
-        metrics.observe_row(Row("t", 0, "errored", "", error=error, seconds={f"phase{number}": 1.0}), None)
+        metrics.observe_row(Row("t", 0, "errored", "", error=error, seconds={f"phase{number}": 1.0}), None, namespace="evals")
     assert series(metrics.registry, "seatrial_trials_ended_total") == {("", "scored", ""): 0, ("agent", "errored", OTHER): 50}
     assert series(metrics.registry, "seatrial_trial_phase_seconds_count") == {}
 
@@ -85,7 +99,7 @@ def test_words_that_a_pod_made_up_become_no_labels() -> None:
 @pytest.mark.parametrize("reason", ["OOMKilled", "AgentTimeoutError"])
 def test_our_reasons_and_harbors_are_labels(reason: str) -> None:
     metrics = Metrics()
-    metrics.observe_row(Row("t", 0, "retried", "", error=TrialError(reason, "x", "infrastructure", "")), None)
+    metrics.observe_row(Row("t", 0, "retried", "", error=TrialError(reason, "x", "infrastructure", "")), None, namespace="evals")
     assert series(metrics.registry, "seatrial_trials_ended_total") == {("", "scored", ""): 0, ("infrastructure", "retried", reason): 1}
 
 
@@ -103,7 +117,7 @@ def test_our_reasons_and_harbors_are_labels(reason: str) -> None:
     ids=["whole", "an image is missing", "not scheduled", "clocks disagree"],
 )
 def test_the_pod_tells_the_phases_before_the_agent(view: PodView, expected: list[tuple[str, float]]) -> None:
-    assert list(pod_spans(view)) == expected
+    assert [(span.name, (span.end - span.begin).total_seconds()) for span in pod_spans(view)] == expected
 
 
 def test_jobs_that_exist_are_summed_up_and_the_newest_named() -> None:

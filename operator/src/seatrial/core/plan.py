@@ -216,6 +216,7 @@ def build_row(
         seconds=verdict.seconds if verdict is not None else {},
         tampered=verdict.tampered if verdict is not None else False,
         leftover_processes=verdict.leftover_processes if verdict is not None else 0,
+        usage=verdict.usage if verdict is not None else {},
     )
 
 

@@ -61,6 +61,8 @@ class Row:
     seconds: Mapping[str, float] = field(default_factory=dict)
     tampered: bool = False
     leftover_processes: int = 0
+    usage: Mapping[str, float] = field(default_factory=dict)
+    """Tokens and cost of this Pod's agent, in Harbor's words; only what it told."""
     origin: Origin | None = None
     """Of a row that was taken from another job: no Pod ran for it here."""
 
@@ -96,6 +98,7 @@ def to_json(row: Row) -> dict[str, Any]:
         "seconds": dict(row.seconds) or None,
         "tampered": row.tampered or None,
         "leftoverProcesses": row.leftover_processes or None,
+        "usage": dict(row.usage) or None,
         "origin": row.origin._asdict() if row.origin is not None else None,
     }
     return body | {name: value for name, value in optional.items() if value is not None}
@@ -120,6 +123,7 @@ def from_json(body: Mapping[str, Any]) -> Row:
         seconds=body.get("seconds", {}),
         tampered=body.get("tampered", False),
         leftover_processes=body.get("leftoverProcesses", 0),
+        usage=body.get("usage", {}),
         origin=Origin(**body["origin"]) if body.get("origin") else None,
     )
 

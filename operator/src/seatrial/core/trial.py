@@ -29,6 +29,7 @@ from seatrial.contract import (
     read_error,
     read_rewards,
     read_verdict,
+    sum_usage,
 )
 from seatrial.core.observe import ContainerView, PodView
 from seatrial.core.policy import POLICIES, Budget, is_valid_reward, verdict_budget
@@ -245,7 +246,15 @@ def read_result(body: Mapping[str, Any], *, trial: str, retry: int, sha256: str)
         leftover_processes=extra["leftover_processes"] if type(extra.get("leftover_processes")) is int else 0,
         is_disabled=extra.get("verification_disabled") is True,
         is_handed_over=extra.get("handed_over") is True,
+        usage=_usage(body) if extra.get("verifies") is None else {},
     )
+
+
+def _usage(body: Mapping[str, Any]) -> Mapping[str, float]:
+    """Tokens and cost of a trial, or of its steps together."""
+    steps = body.get("step_results")
+    parts = [item for item in steps if isinstance(item, dict)] if isinstance(steps, list) else []
+    return sum_usage([body.get("agent_result"), *(item.get("agent_result") for item in parts)])
 
 
 def _cause_of(error: str) -> Cause:

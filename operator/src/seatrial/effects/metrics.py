@@ -10,9 +10,9 @@ import asyncio
 import heapq
 import math
 from collections import Counter as Count
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
@@ -20,7 +20,8 @@ from seatrial import __version__
 from seatrial.api.evaljob import TERMINAL_PHASES
 from seatrial.api.reasons import Reason
 from seatrial.core.observe import PodView
-from seatrial.core.rows import Row
+from seatrial.core.rows import Outcome, Row
+from seatrial.core.spans import TOTAL, VERDICT_PHASES, pod_spans
 from seatrial.harbor_errors import ERROR_POLICIES
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -28,11 +29,10 @@ TICK_SECONDS: Final = 0.1
 OTHER: Final = "other"
 """Label for a word that is not known."""
 REASONS: Final = frozenset(Reason) | frozenset(ERROR_POLICIES)
-REPORTED_PHASES: Final = frozenset({"environment_setup", "agent_setup", "agent_execution", "verifier", "logs", "total"})
-"""What a verdict tells; ``logs`` is the saving and upload of the evidence."""
-POD_PHASES: Final = ("scheduling", "stage", "start")
-"""What the Pod tells, in whole seconds: until it has a node; download and unpacking; until all its containers run, pulls included."""
+REPORTED_PHASES: Final = frozenset({*VERDICT_PHASES, TOTAL})
 JOB_PHASES: Final = ("Pending", "Running", "Suspended", *sorted(TERMINAL_PHASES))
+TOKENS: Final = {"n_input_tokens": "input", "n_cache_tokens": "cache", "n_output_tokens": "output"}
+OUTCOMES: Final = get_args(Outcome)
 STATES: Final = ("pending", "running", "scored", "errored", "cancelled")
 FIRST_ENDS: Final = (
     ("Completed", Reason.ALL_SCORED),
@@ -77,6 +77,18 @@ class Metrics:
             "seatrial_trial_reward",
             "Rewards of scored trials, under the key reward.",
             buckets=(0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1),
+            registry=registry,
+        )
+        self.tokens = Counter(
+            "seatrial_trial_tokens",
+            "Tokens that agents told of, by their ended Pods' outcome; cache is a part of input.",
+            ["evaljob_namespace", "kind", "outcome"],
+            registry=registry,
+        )
+        self.cost = Counter(
+            "seatrial_trial_cost_usd",
+            "US dollars that agents told of, by their ended Pods' outcome; retried Pods were paid too.",
+            ["evaljob_namespace", "outcome"],
             registry=registry,
         )
         self.trials = Gauge("seatrial_trials", "Trials of the EvalJobs that exist, by state.", ["state"], registry=registry)
@@ -128,6 +140,11 @@ class Metrics:
         self.webhooks = Counter("seatrial_webhooks", "Ends of EvalJobs posted to the webhook.", ["outcome"], registry=registry)
         for outcome in ("posted", "failed", "dropped"):
             self.webhooks.labels(outcome)
+        self.traces = Counter(
+            "seatrial_traces", "Traces of ended Pods of trials, where an endpoint is set.", ["outcome"], registry=registry
+        )
+        for outcome in ("sent", "failed", "dropped"):
+            self.traces.labels(outcome)
         # A counter that appears with its first event hides that event from rates.
         self.trials_ended.labels("scored", "", "")
         for phase, reason in FIRST_ENDS:
@@ -151,8 +168,13 @@ class Metrics:
         self.leader.set(int(leading))
         self.elections.inc(int(leading))
 
-    def observe_row(self, row: Row, pod: PodView | None) -> None:
+    def observe_row(self, row: Row, pod: PodView | None, *, namespace: str) -> None:
         """A Pod of a trial has ended; ``pod`` is its last view, if there is one."""
+        for name, amount in row.usage.items():
+            if name in TOKENS:
+                self.tokens.labels(namespace, TOKENS[name], row.outcome).inc(amount)
+            elif name == "cost_usd":
+                self.cost.labels(namespace, row.outcome).inc(amount)
         error = row.error if row.outcome != "scored" else None
         reason = error.type if error else ""
         self.trials_ended.labels(row.outcome, reason if not error or reason in REASONS else OTHER, error.cause if error else "").inc()
@@ -163,8 +185,8 @@ class Metrics:
         for phase, seconds in row.seconds.items():
             if phase in REPORTED_PHASES:
                 self.phase_seconds.labels(phase).observe(seconds)
-        for phase, span in pod_spans(pod) if pod is not None else ():
-            self.phase_seconds.labels(phase).observe(span)
+        for span in pod_spans(pod) if pod is not None else ():
+            self.phase_seconds.labels(span.name).observe((span.end - span.begin).total_seconds())
 
     def show_jobs(self, bodies: Collection[Mapping[str, Any]]) -> None:
         """Set the gauges that describe the EvalJobs which exist; the standby shows none."""
@@ -173,6 +195,9 @@ class Metrics:
             status = body.get("status") or {}
             phase = status.get("phase") or "Pending"
             phases[phase] += 1
+            for outcome in OUTCOMES:
+                # From 0 on: see FIRST_ENDS.
+                self.cost.labels(body["metadata"]["namespace"], outcome)
             trials.update({state: (status.get("trials") or {}).get(state, 0) for state in STATES})
             concurrency += body.get("spec", {}).get("concurrency", 0) if phase in ("Pending", "Running") else 0
         for phase in JOB_PHASES:
@@ -208,18 +233,3 @@ class Metrics:
     def render(self) -> bytes:
         """In the text format."""
         return generate_latest(self.registry)
-
-
-def pod_spans(pod: PodView) -> Iterator[tuple[str, float]]:
-    """Phase and seconds, for the phases that the Pod went through. Times of the API are whole seconds of two clocks: never below 0."""
-    stage = pod.container("stage")
-    starts = [item.started_at for item in pod.containers if not item.init]
-    moments = {
-        "scheduling": (pod.created_at, pod.scheduled_at),
-        "stage": (stage.started_at, stage.finished_at) if stage else (None, None),
-        "start": (stage.finished_at if stage else None, max((at for at in starts if at), default=None) if all(starts) else None),
-    }
-    for phase in POD_PHASES:
-        begin, end = moments[phase]
-        if begin is not None and end is not None:
-            yield phase, max(0.0, (end - begin).total_seconds())

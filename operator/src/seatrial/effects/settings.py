@@ -14,7 +14,7 @@ from typing import Any, Final
 from seatrial.core.builds import BuildSettings
 from seatrial.core.manifests import PodSettings
 from seatrial.core.trial import Limits
-from seatrial.effects.store import StoreSettings
+from seatrial.effects.store import StoreSettings, WebIdentitySettings
 from seatrial.errors import InvalidSpec
 
 PREFIX: Final = "SEATRIAL_"
@@ -27,8 +27,14 @@ class Settings:
     s3_endpoint: str
     """URL of the object store as the operator reaches it."""
     s3_bucket: str
-    s3_access_key: str = field(repr=False)
-    s3_secret_key: str = field(repr=False)
+    s3_access_key: str = field(default="", repr=False)
+    s3_secret_key: str = field(default="", repr=False)
+    s3_credentials_dir: str | None = None
+    """Folder with the files accessKey and secretKey instead of the two above; read again when they change."""
+    s3_web_identity_token_file: str | None = None
+    """Token of our ServiceAccount, exchanged for credentials of our own calls; the keys above then sign URLs only."""
+    s3_role_arn: str = ""
+    s3_sts_endpoint: str = "https://sts.amazonaws.com"
     s3_region: str = "us-east-1"
     """Always set: without a region each presigning would ask the server."""
     s3_session_token: str | None = field(default=None, repr=False)
@@ -67,6 +73,10 @@ class Settings:
     webhook_url: str = ""
     """Gets a CloudEvent when an EvalJob ends; empty: nobody does."""
     webhook_token: str | None = field(default=None, repr=False)
+    otlp_endpoint: str = ""
+    """Base URL of an OTLP/HTTP endpoint that gets a trace of each trial; empty: nobody does."""
+    otlp_headers: tuple[str, ...] = field(default=(), repr=False)
+    """NAME=VALUE, sent with each request."""
 
     build_repository: str = ""
     """HOST/NAME to which images of tasks are pushed that have a Dockerfile and no image; empty: the operator does not build."""
@@ -150,6 +160,10 @@ class Settings:
             session_token=self.s3_session_token,
             presign_endpoint=self.s3_presign_endpoint,
             path_style=self.s3_path_style,
+            credentials_dir=self.s3_credentials_dir,
+            web_identity=WebIdentitySettings(self.s3_web_identity_token_file, self.s3_role_arn, self.s3_sts_endpoint)
+            if self.s3_web_identity_token_file
+            else None,
             ca=self.s3_ca,
         )
 
@@ -202,6 +216,17 @@ class Settings:
             storage_limit=self.build_storage_limit,
         )
 
+    def otlp_header_map(self) -> Mapping[str, str]:
+        """Headers for traces.
+
+        Raises:
+            InvalidSpec: a pair is none; the values are secrets and are not shown.
+        """
+        found = dict(item.split("=", 1) for item in self.otlp_headers if "=" in item)
+        if len(found) < len(self.otlp_headers):
+            raise InvalidSpec("SEATRIAL_OTLP_HEADERS", "is not NAME=VALUE,…")
+        return found
+
     def limits(self, *, pending_seconds: float) -> Limits:
         """How long Pods of a job may wait."""
         return Limits(
@@ -240,16 +265,20 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
     """
     values: dict[str, Any] = {}
     hints = typing.get_type_hints(Settings)
+    # Jobs' keys that are derived from the store's would change when that one is rotated.
+    rotated = bool(environment.get(f"{PREFIX}S3_CREDENTIALS_DIR"))
+    required = {"s3_endpoint", "s3_bucket", *(("signing_secret",) if rotated else ("s3_access_key", "s3_secret_key"))}
     for item in fields(Settings):
         variable = f"{PREFIX}{item.name.upper()}"
         text = environment.get(variable, "")
         if text:
             values[item.name] = _read(variable, text, hints[item.name])
-        elif item.name in ("s3_endpoint", "s3_bucket", "s3_access_key", "s3_secret_key"):
+        elif item.name in required:
             raise InvalidSpec(variable, "must be set; the chart writes it from its values")
     values.setdefault("identity", f"{socket.gethostname()}_{uuid.uuid4()}")
     settings = Settings(**values)
     settings.builds()
+    settings.otlp_header_map()
     return settings
 
 

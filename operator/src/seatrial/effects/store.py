@@ -32,8 +32,10 @@ from xml.sax.saxutils import escape
 import certifi
 import urllib3
 from minio import Minio
+from minio.credentials.providers import Provider, StaticProvider
 from minio.error import InvalidResponseError, MinioException, S3Error, ServerError
 
+from seatrial.effects.credentials import FileCredentials, WebIdentity
 from seatrial.effects.signature import require_headers
 from seatrial.errors import AlreadyExists, DiskFull, Forbidden, InvalidSpec, NotFound, SeatrialError, Unavailable
 
@@ -84,19 +86,33 @@ class UploadUnverified(SeatrialError):
 
 
 @dataclass(frozen=True)
+class WebIdentitySettings:
+    """A token of our ServiceAccount, and who exchanges it for credentials."""
+
+    token_file: str
+    role_arn: str
+    sts_endpoint: str
+
+
+@dataclass(frozen=True)
 class StoreSettings:
     """Where the store is and who we are. Endpoints are URLs, ``http://host:port`` or ``https://host``."""
 
     endpoint: str
     bucket: str
-    access_key: str = field(repr=False)
-    secret_key: str = field(repr=False)
+    access_key: str = field(default="", repr=False)
+    secret_key: str = field(default="", repr=False)
     region: str = "us-east-1"
     session_token: str | None = field(default=None, repr=False)
     presign_endpoint: str | None = None
     """The endpoint that users of presigned URLs reach, where it differs from ours: signatures cover the host."""
     path_style: bool = True
     """False puts the bucket into the host name."""
+    credentials_dir: str | None = None
+    """Folder with the files ``accessKey`` and ``secretKey``, read again when they change; it takes the place of the two keys above."""
+    web_identity: WebIdentitySettings | None = None
+    """Who we are for our own calls. Presigned URLs are still signed with the keys above: one that was signed with credentials for a while
+    ends with them."""
     ca: str | None = None
     """File with the certificates to trust; None: ``SSL_CERT_FILE`` or the bundled ones."""
 
@@ -162,8 +178,10 @@ class Store:
             cert_reqs="CERT_REQUIRED",
             ca_certs=settings.ca or os.environ.get("SSL_CERT_FILE") or certifi.where(),
         )
-        self._client = _client(settings, settings.endpoint, self._http)
-        self._signer = _client(settings, settings.presign_endpoint, self._http) if settings.presign_endpoint else self._client
+        keys = _keys(settings)
+        own = keys if settings.web_identity is None else _web_identity(settings.web_identity, self._http)
+        self._client = _client(settings, settings.endpoint, self._http, own)
+        self._signer = _client(settings, settings.presign_endpoint or settings.endpoint, self._http, keys)
 
     # --- writing -----------------------------------------------------------------------------------------------------------------
 
@@ -581,16 +599,24 @@ class _Slice:
         return block
 
 
-def _client(settings: StoreSettings, endpoint: str, http: urllib3.PoolManager) -> Minio:
+def _keys(settings: StoreSettings) -> Provider:
+    if settings.credentials_dir is not None:
+        return FileCredentials(Path(settings.credentials_dir))
+    return StaticProvider(settings.access_key, settings.secret_key, settings.session_token)
+
+
+def _web_identity(settings: WebIdentitySettings, http: urllib3.PoolManager) -> Provider:
+    return WebIdentity(Path(settings.token_file), role_arn=settings.role_arn, sts_endpoint=settings.sts_endpoint, http=http)
+
+
+def _client(settings: StoreSettings, endpoint: str, http: urllib3.PoolManager, credentials: Provider) -> Minio:
     url = urlsplit(endpoint)
     if url.scheme not in {"http", "https"} or not url.netloc or url.path not in {"", "/"} or url.query or "@" in url.netloc:
         raise InvalidSpec("endpoint", f"{endpoint!r} is not a URL like https://s3.example.org:9000")
     try:
         client = Minio(
             endpoint=url.netloc,
-            access_key=settings.access_key,
-            secret_key=settings.secret_key,
-            session_token=settings.session_token,
+            credentials=credentials,
             secure=url.scheme == "https",
             region=settings.region,
             http_client=http,

@@ -13,18 +13,15 @@ from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import quote
 
-import aiohttp
-
 from seatrial.api.names import API_VERSION, GROUP
 from seatrial.effects.clock import Clock
 from seatrial.effects.metrics import Metrics
+from seatrial.effects.post import post
 
 log = logging.getLogger(__name__)
 
 EVENT_TYPE: Final = f"{GROUP.partition('.')[2]}.{GROUP.partition('.')[0]}.evaljob.ended"
 CONTENT_TYPE: Final = "application/cloudevents+json; charset=utf-8"
-ATTEMPTS: Final = 5
-ANSWER_SECONDS: Final = 10.0
 PENDING: Final = 100
 """Posts at a time; more are dropped."""
 
@@ -54,25 +51,14 @@ class Webhook:
 
     async def _post(self, content: Mapping[str, Any]) -> None:
         headers = {"Content-Type": CONTENT_TYPE} | ({"Authorization": f"Bearer {self._token}"} if self._token else {})
-        fault, pause = "", self._pause
-        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=ANSWER_SECONDS)) as session:
-            for attempt in range(ATTEMPTS):
-                if attempt:
-                    await asyncio.sleep(pause)
-                    pause *= 2
-                try:
-                    # A redirect could lead the token elsewhere.
-                    async with session.post(self._url, data=json.dumps(content).encode(), headers=headers, allow_redirects=False) as answer:
-                        fault = f"status {answer.status}"
-                        if answer.status < 300:
-                            self._metrics.webhooks.labels("posted").inc()
-                            return
-                        if answer.status < 500 and answer.status not in (408, 429):
-                            break
-                except (aiohttp.ClientError, TimeoutError) as error:
-                    fault = type(error).__name__
-        self._metrics.webhooks.labels("failed").inc()
-        log.warning("webhook not posted", extra={"job": content["subject"], "reason": fault})
+        fault = await post(self._url, json.dumps(content).encode(), headers, may_retry=_may_retry, first_pause_seconds=self._pause)
+        self._metrics.webhooks.labels("failed" if fault else "posted").inc()
+        if fault:
+            log.warning("webhook not posted", extra={"job": content["subject"], "reason": fault})
+
+
+def _may_retry(status: int) -> bool:
+    return status >= 500 or status in (408, 429)
 
 
 def event(body: Mapping[str, Any], status: Mapping[str, Any], *, now: str) -> dict[str, Any]:

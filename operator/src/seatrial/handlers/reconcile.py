@@ -47,6 +47,7 @@ from seatrial.effects.planning import Loaded, Planner
 from seatrial.effects.references import NotYet
 from seatrial.effects.rows import LostRace, ResultFinder, RowLog, save_results
 from seatrial.effects.settings import Settings
+from seatrial.effects.traces import Tracer
 from seatrial.effects.webhook import Webhook
 from seatrial.errors import DiskFull, Forbidden, InvalidSpec, SeatrialError, Unavailable
 from seatrial.handlers.cache import Raw
@@ -116,9 +117,10 @@ class JobPass:
         clock: Clock,
         metrics: Metrics,
         webhook: Webhook,
+        tracer: Tracer,
         images: Images,
     ) -> None:
-        self._webhook, self._images = webhook, images
+        self._webhook, self._tracer, self._images = webhook, tracer, images
         self._pods, self._planner, self._store, self._executor = pods, planner, store, executor
         self._writer, self._settings, self._clock, self._metrics = writer, settings, clock, metrics
         self._memories: dict[str, Memory] = {}
@@ -235,7 +237,9 @@ class JobPass:
             return
         for row in rows:
             error = row.error
-            self._metrics.observe_row(row, pods.get(row.pod))
+            pod = pods.get(row.pod)
+            self._metrics.observe_row(row, pod, namespace=job.metadata.namespace)
+            self._tracer.trial_ended(row, pod, namespace=job.metadata.namespace, job=job.metadata.name, uid=uid)
             log.info(
                 f"trial {row.outcome}",
                 extra={

@@ -38,6 +38,7 @@ from seatrial.effects.revisions import Revisions
 from seatrial.effects.settings import Settings
 from seatrial.effects.task_verify import TaskVerifier
 from seatrial.effects.taskset_pin import Pinner
+from seatrial.effects.traces import Tracer
 from seatrial.effects.webhook import Webhook
 from seatrial.errors import NotFound, SeatrialError
 from seatrial.handlers.cache import Key, ObjectCache, Raw
@@ -119,6 +120,7 @@ class Operator:
         files = AsyncStore(store, concurrency=settings.s3_concurrency, metrics=metrics)
         self.events = EventPoster(kube, clock=clock, metrics=metrics, instance=settings.identity or "operator")
         self.webhook = Webhook(settings.webhook_url, token=settings.webhook_token, clock=clock, metrics=metrics)
+        self.tracer = Tracer(settings.otlp_endpoint, headers=settings.otlp_header_map(), metrics=metrics)
         writer = StatusWriter(kube, self.cache, self.events, metrics)
         revisions, objects = Revisions(files), Objects(kube)
         pinner = Pinner(files, revisions, objects, settings)
@@ -132,6 +134,7 @@ class Operator:
             clock=clock,
             metrics=metrics,
             webhook=self.webhook,
+            tracer=self.tracer,
             images=ImageBuilds(
                 kube,
                 files,
@@ -314,7 +317,9 @@ async def _lead(operator: Operator, elector: Elector, health: Health, *, setting
         operator.queue.close()
         # Before Kopf stops: it cancels every task that was made after its start.
         await _first(operator.queue.idle(), asyncio.sleep(DRAIN_SECONDS))
-        await _first(asyncio.gather(operator.events.flush(), operator.webhook.flush()), asyncio.sleep(FLUSH_SECONDS))
+        await _first(
+            asyncio.gather(operator.events.flush(), operator.webhook.flush(), operator.tracer.flush()), asyncio.sleep(FLUSH_SECONDS)
+        )
         # Nothing is written any more: the other replica need not wait for Kopf, which takes seconds to end.
         tasks[0].cancel()
         await asyncio.gather(tasks[0], return_exceptions=True)
