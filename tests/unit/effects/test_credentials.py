@@ -44,6 +44,11 @@ def test_a_rotated_key_is_used_by_the_next_call_and_the_next_signature(store_set
     store.put_new("rotated", b"content")
     with urllib.request.urlopen(store.presign_get("rotated", expires_seconds=60), timeout=10) as answer:
         assert answer.read() == b"content"
+    url = store.presign_put("by-a-pod", expires_seconds=60)
+    put = urllib.request.Request(url, data=b"result", method="PUT", headers={"If-None-Match": "*"})
+    with urllib.request.urlopen(put, timeout=10) as answer:
+        assert answer.status == 200
+    assert store.get("by-a-pod", max_bytes=100) == b"result"
 
 
 def test_a_secret_that_is_taken_away_is_a_fault_of_the_moment(store_settings: StoreSettings, tmp_path: Path) -> None:

@@ -178,10 +178,10 @@ class Store:
             cert_reqs="CERT_REQUIRED",
             ca_certs=settings.ca or os.environ.get("SSL_CERT_FILE") or certifi.where(),
         )
-        keys = _keys(settings)
-        own = keys if settings.web_identity is None else _web_identity(settings.web_identity, self._http)
+        self._keys = _keys(settings)
+        own = self._keys if settings.web_identity is None else _web_identity(settings.web_identity, self._http)
         self._client = _client(settings, settings.endpoint, self._http, own)
-        self._signer = _client(settings, settings.presign_endpoint or settings.endpoint, self._http, keys)
+        self._signer = _client(settings, settings.presign_endpoint or settings.endpoint, self._http, self._keys)
 
     # --- writing -----------------------------------------------------------------------------------------------------------------
 
@@ -310,8 +310,12 @@ class Store:
         Raises:
             ValueError: not within 1 second and 7 days.
         """
-        url = self._presign(self._signer, "PUT", key, expires_seconds)
-        return require_headers(url, "PUT", {"if-none-match": "*"}, secret_key=self.settings.secret_key)
+        while True:
+            keys = self._keys.retrieve()
+            url = self._presign(self._signer, "PUT", key, expires_seconds)
+            # A key that was rotated in this moment cannot sign what the one before it began.
+            if self._keys.retrieve().access_key == keys.access_key:
+                return require_headers(url, "PUT", {"if-none-match": "*"}, secret_key=keys.secret_key)
 
     # --- private -----------------------------------------------------------------------------------------------------------------
 
