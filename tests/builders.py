@@ -176,8 +176,9 @@ class PodBuilder:
             self.disrupted("TerminationByKubelet")
         return self.phase("Failed", "Evicted", "The node was low on resource: memory.")
 
-    def deleting(self) -> Self:
-        self._body["metadata"]["deletionTimestamp"] = ago(1)
+    def deleting(self, *, due: float = -59) -> Self:
+        """Deleted with a grace of a minute that is over since ``due`` seconds."""
+        self._body["metadata"] |= {"deletionTimestamp": ago(due), "deletionGracePeriodSeconds": 60}
         return self
 
     def verdict(

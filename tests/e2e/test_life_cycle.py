@@ -416,8 +416,7 @@ def test_an_agent_image_works_through_its_client_and_its_exit_code_counts(life: 
     case(tmp_path, "imaged", test='[ "$(cat /app/made /app/instruction)" = "Hello\nCase imaged." ] && echo 1 > /logs/verifier/reward.txt')
     agent = {
         "image": "seatrial.local/smoke/hello-pass:dev",
-        # Longer than the postStart hook takes: an agent image that ends before its hook has run is judged as never started.
-        "args": ["sh", "-c", f"{AGENT}\nsleep 5\nexit 4"],
+        "args": ["sh", "-c", f"{AGENT}\nexit 4"],
         "model": "mine/model",
         "envSecrets": {"API_KEY": {"name": "agent-key", "key": "k"}},
     }
@@ -426,3 +425,10 @@ def test_an_agent_image_works_through_its_client_and_its_exit_code_counts(life: 
     result = finished.result("imaged")
     assert (result["agent_result"]["n_input_tokens"], result["agent_result"]["cost_usd"]) == (12, 0.5)
     assert finished.logs("imaged")["agent/leak.txt"] == b"[REDACTED]\n"
+
+
+def test_an_agent_image_that_ends_at_once_is_graded_and_its_exit_code_named(life: Cluster, tmp_path: Path) -> None:
+    case(tmp_path, "at-once", test="[ ! -e /app/made ] && echo 0.5 > /logs/verifier/reward.txt")
+    finished = run_job(life, tmp_path, "at-once", agent={"image": IMAGE, "args": ["false"]})
+    assert finished["at-once"] == (0.5, "NonZeroAgentExitCodeError")
+    assert "exit code 1" in finished.rows["at-once"]["error"]["message"]

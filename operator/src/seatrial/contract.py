@@ -35,6 +35,8 @@ RUN_DIR: Final = "/seatrial/run"
 """``agent`` writes the folder ``agent`` and reads the folder ``verifier``, and the other way round: the image may be the user's own."""
 DESK_DIR: Final = "/seatrial/desk"
 """Shared by ``agent`` and ``agent-image``: the socket of ``seatrial-env`` and the lock that says that the image's container lives."""
+DESK_MARK: Final = "created"
+"""A folder of the desk that only the mount of the image's container makes: the kubelet does so when it creates that container."""
 TASK_DIR: Final = "/seatrial/task"
 """The agent sees the folder ``agent`` of the task volume here, the verifier the folder ``verifier``, stage the whole volume."""
 

@@ -303,13 +303,14 @@ def run_command(given: Run) -> int | None:
 
 def run_image(given: Run) -> int | None:
     """Serve the client of the user's own container until that ends; its exit code is the operator's to see."""
-    from seatrial_runner.desk import Desk, is_alive
+    from seatrial_runner.desk import Desk, has_ended
 
     trial, paths, channel = given.trial, given.paths, given.channel
     channel.put_bytes(read_bytes(given.instruction), f"{paths.logs_agent}/{INSTRUCTION_FILE}")
+    began = os.stat(paths.agent_lock).st_mtime
     desk = Desk(paths.desk, channel, workdir=workdir_of(channel, trial), user=given.user)
     try:
-        while is_alive(paths.desk) is not False:
+        while not has_ended(paths.desk, began=began):
             given.watcher.look()
             given.watcher.stop.sleep(_LOOK_SECONDS)
     finally:

@@ -14,9 +14,11 @@ import socket
 import struct
 import tarfile
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any, Final, Literal
 
+from seatrial.contract import DESK_MARK
 from seatrial_runner.channel import Channel, ChannelError, Entry
 
 SOCKET: Final = "env.sock"
@@ -26,6 +28,8 @@ _PIECE_BYTES: Final = 64 * 1024
 _TREE_BYTES: Final = 8 * 1024 * 1024 * 1024
 _TREE_ENTRIES: Final = 1_000_000
 _FAILED: Final = 125
+_HOOK_SECONDS: Final = 5.0
+_LATE_HOOK_SECONDS: Final = 120.0
 _TIMED_OUT: Final = 124
 
 
@@ -141,8 +145,28 @@ class Desk:
                 out.close()
 
 
+def has_ended(folder: str, *, began: float) -> bool:
+    """Whether the user's container is over: gone with its lock, or so soon that its postStart hook could not take one.
+
+    Only the kubelet sees the second. It starts the containers of a Pod one after another, hooks included, the user's before ours, and makes
+    the mark when it creates the user's: an older mark without a lock means that the hook came too late. Where the image had to be pulled
+    again after our start the hook is still due, and gets the time that the kubelet gives a call of the container runtime.
+
+    Args:
+        began: when our own container started, in seconds since the epoch.
+    """
+    alive = is_alive(folder)
+    if alive is not None:
+        return not alive
+    try:
+        made = os.stat(f"{folder}/{DESK_MARK}", follow_symlinks=False).st_mtime
+    except FileNotFoundError:
+        return False
+    return time.time() - made >= (_HOOK_SECONDS if made < began else _LATE_HOOK_SECONDS)
+
+
 def is_alive(folder: str) -> bool | None:
-    """Whether the user's container lives: it holds a lock; None while it has not taken it yet."""
+    """Whether the user's container holds its lock; None while it has not taken it yet."""
     try:
         descriptor = os.open(f"{folder}/{LOCK}", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -403,15 +403,17 @@ def test_the_users_agent_image_sees_the_desk_and_nothing_of_the_verifier() -> No
     assert mounts(pod, "agent-image") == {
         "/seatrial/bin": "bin ro",
         "/seatrial/desk": "desk",
+        "/seatrial/desk/created": "desk/created ro",
         "/seatrial/task": "task/agent ro",
         "/logs/agent": "logs-agent",
         "/tmp": "tmp-image",
     }
+    assert [item["name"] for item in pod["spec"]["containers"]] == ["agent-image", "environment", "agent", "verifier"]
     told = variables(pod, "agent-image")
     assert (told["SEATRIAL_ENV"], told["SEATRIAL_KWARGS"], told["MODE"]) == ("/seatrial/bin/seatrial-env", '{"a": "$$(X)", "b": 1}', "x")
     assert told["API_KEY"] == {"secretKeyRef": {"name": "keys", "key": "k"}}
     holders = [item["name"] for item in pod["spec"]["containers"] if "API_KEY" in str(item["env"])]
-    assert holders == ["agent", "agent-image"]
+    assert holders == ["agent-image", "agent"]
     assert image["securityContext"]["capabilities"] == {"drop": ["ALL"]}
     assert "desk" in mounts(pod, "agent").values()
     assert "desk" not in mounts(pod, "environment").values()

@@ -274,15 +274,48 @@ def test_a_result_that_comes_while_a_pod_is_taken_away_counts(spec: dict[str, ob
     job = make_job().spec(**spec)
     key, pods = (names(job)[0], 0), make_pods(job.plan(), 0)
     running = pods.running().view()
-    leaving = replace(running, deleting=True)
+    leaving = pods.deleting().view()
     assert decide(observe(job, leaving)).actions == ()
     assert decide(observe(job, running, deleted=frozenset({running.uid}))).actions == ()
-    with_verdict = replace(make_pods(job.plan(), 0).succeeded().view(), deleting=True)
+    with_verdict = make_pods(job.plan(), 0).succeeded().deleting().view()
     assert decide(observe(job, with_verdict)).commits[0].row.outcome == "scored"
     verifier = with_verdict.container("verifier")
     assert verifier is not None
     stored = Found(read_verdict(verifier.message), touched=True)
     assert decide(observe(job, vanished={key: leaving}, found={key: stored})).commits[0].row.outcome == "scored"
+
+
+@pytest.mark.parametrize(
+    ("spec", "outcome", "error"),
+    [
+        ({"cancel": True}, "cancelled", "Cancelled"),
+        ({"suspend": True}, "retried", "Suspended"),
+        ({"retry": {"max": 0}}, "retried", "NodeLost"),
+    ],
+    ids=["cancel", "suspend", "taken away"],
+)
+def test_nothing_waits_for_ever_for_a_pod_on_a_node_that_does_not_answer(spec: dict[str, object], outcome: str, error: str) -> None:
+    job = make_job().trials(2).spec(concurrency=1, **spec)
+    key = (names(job)[0], 0)
+    leaving = make_pods(job.plan(), 0).running().deleting(due=0).view()
+    other = make_row(names(job)[1])
+    waiting = decide(observe(job, leaving, rows=(other,)))
+    assert (waiting.actions, waiting.requeue_seconds) == ((), 60)
+    late = LIMITS.lost + 60
+    asked = decide(observe(job, leaving, rows=(other,)), later=late)
+    assert [(item.trial, item.retry) for item in asked.lookups] == [key]
+    row = decide(observe(job, leaving, rows=(other,), found={key: Found(None)}), later=late).commits[0].row
+    assert (row.outcome, row.error and row.error.type) == (outcome, error)
+    after = decide(observe(make_job().trials(2).spec(concurrency=1), leaving, rows=(other, row)), later=late + 60)
+    assert created(after) == ([(key[0], 1)] if outcome == "retried" else [])
+    assert after.deletes == ()
+
+
+def test_a_pod_that_may_still_end_holds_its_place_and_its_trial() -> None:
+    job = make_job().spec(retry={"max": 1}, concurrency=5)
+    leaving = make_pods(job.plan(), 0).running().deleting(due=0).view()
+    row = make_row(names(job)[0], outcome="retried")
+    assert created(decide(observe(job, leaving, rows=(row,)), later=LIMITS.lost + 59)) == []
 
 
 @pytest.mark.parametrize(

@@ -300,6 +300,26 @@ def test_a_pod_that_is_being_deleted_is_waited_for() -> None:
         assert look(pod, found=NOTHING_STORED) == Running()
 
 
+def test_a_pod_that_its_node_does_not_end_is_lost_once_the_store_was_asked() -> None:
+    for pod in (make_pod().running(), make_pod().running().disrupted("DeletionByTaintManager"), make_pod().running().phase("Failed")):
+        leaving = pod.deleting(due=0)
+        assert not isinstance(look(leaving, later=LIMITS.lost + 59), Unclear | Judgement)
+        assert isinstance(look(leaving, later=LIMITS.lost + 60), Unclear)
+        assert reason_of(look(leaving, later=LIMITS.lost + 60, found=NOTHING_STORED)) == Reason.NODE_LOST
+
+
+def test_the_stored_result_of_a_lost_pod_counts() -> None:
+    verdict = read_result(
+        {"trial_name": TRIAL, "verifier_result": {"rewards": {"reward": 1.0}}, "seatrial": {"retry": 0}},
+        trial=TRIAL,
+        retry=0,
+        sha256="b" * 64,
+    )
+    state = look(make_pod().running().deleting(due=999), found=Found(verdict, touched=True))
+    assert isinstance(state, Judgement)
+    assert (state.rewards, state.valid) == ({"reward": 1.0}, True)
+
+
 def test_a_disruption_alone_ends_nothing_because_a_result_may_still_come() -> None:
     assert look(make_pod().running().disrupted("EvictionByEvictionAPI")) == Running()
 
@@ -534,7 +554,5 @@ def test_the_exit_code_of_an_agent_image_is_graded_and_named(code: int, error: s
     assert (state.rewards, state.valid, state.error and state.error.type) == ({"reward": 1.0}, True, error)
 
 
-def test_an_agent_image_that_ends_before_it_began_is_noticed() -> None:
-    pod = make_pod().running().terminated("agent-image", 1)
-    assert isinstance(look(pod), Waiting)
-    assert reason_of(look(pod, later=LIMITS.exited, found=NOTHING_STORED)) == Reason.CONTAINER_START_ERROR
+def test_the_end_of_an_agent_image_is_the_runners_to_judge_however_long_the_environment_takes() -> None:
+    assert look(make_pod().running().terminated("agent-image", 1), later=LIMITS.evidence) == Running()

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +15,8 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.processes import alive
 
-from seatrial_runner.desk import LOCK, is_alive
+from seatrial.contract import DESK_MARK
+from seatrial_runner.desk import LOCK, has_ended, is_alive
 
 from .conftest import wait_until
 
@@ -116,6 +118,43 @@ def test_an_agent_image_that_works_too_long_is_timed_out_and_graded(pod: Pod) ->
 
     outcome = run_with(pod, work)
     assert (outcome.verdict.rewards, outcome.error, codes) == ({"reward": 1.0}, "AgentTimeoutError", [125])
+
+
+def make_mark(pod: Pod, *, age: float) -> None:
+    mark = pod.root / "desk" / DESK_MARK
+    mark.mkdir()
+    os.utime(mark, (time.time() - age,) * 2)
+
+
+def test_an_agent_image_that_ended_before_its_hook_ran_is_over_and_graded(pod: Pod) -> None:
+    pod.trial["agent"] |= {"kind": "image", "name": "registry/agent:1"}
+    make_mark(pod, age=60)
+    outcome = pod.run()
+    assert (outcome.verdict.rewards, outcome.error) == ({"reward": 0.0}, None)
+
+
+@pytest.mark.parametrize(
+    ("age", "began_ago", "expected"),
+    [
+        pytest.param(None, 100, False, id="not created yet"),
+        pytest.param(60, 50, True, id="created before us, no hook"),
+        pytest.param(2, 1, False, id="both start just now"),
+        pytest.param(60, 70, False, id="created after us, the hook may come"),
+        pytest.param(180, 200, True, id="created after us, no hook"),
+    ],
+)
+def test_a_container_without_a_lock_is_over_once_its_hook_is_past(pod: Pod, age: float | None, began_ago: float, expected: bool) -> None:
+    if age is not None:
+        make_mark(pod, age=age)
+    assert has_ended(str(pod.root / "desk"), began=time.time() - began_ago) is expected
+
+
+def test_a_container_that_holds_its_lock_is_not_over_however_old_its_mark_is(pod: Pod) -> None:
+    make_mark(pod, age=9999)
+    with open(pod.root / "desk" / LOCK, "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert not has_ended(str(pod.root / "desk"), began=time.time())
+    assert has_ended(str(pod.root / "desk"), began=time.time())
 
 
 def test_what_an_environment_sends_lands_below_the_folder_that_was_asked_for(pod: Pod, tmp_path: Path) -> None:

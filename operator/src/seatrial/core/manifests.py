@@ -130,7 +130,8 @@ def build_trial_pod(
     containers = [_environment(task, spec, settings), _agent(task, spec, settings), _verifier(task, spec, urls, secret, settings)]
     containers[2]["env"] += _to_redact(containers[0])
     if spec.agent.image is not None:
-        containers.append(_agent_image(spec, settings))
+        # First: the kubelet starts containers one after another, each with its hook, so our agent finds the lock of an image that lives.
+        containers.insert(0, _agent_image(spec, settings))
     stage = _stage(task, urls, encoded_input, settings)
     network = network_of(task.config.baseline_policy()) or "none"
     return _pod(plan, spec, trial, [stage, *containers], retry=retry, settings=settings, role=ROLE_TRIAL, network=network)
@@ -353,6 +354,7 @@ def _agent_image(spec: EvalJobSpec, settings: PodSettings) -> dict[str, Any]:
     mounts = [
         _mount("bin", contract.BIN_DIR, read_only=True),
         _mount("desk", contract.DESK_DIR),
+        _mount("desk", f"{contract.DESK_DIR}/{contract.DESK_MARK}", read_only=True, sub_path=contract.DESK_MARK),
         _mount("task", contract.TASK_DIR, read_only=True, sub_path="agent"),
         _mount("logs-agent", contract.LOGS_AGENT),
     ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Literal
 
 from seatrial.api.names import LABEL_JOB, LABEL_RETRY, LABEL_ROLE, LABEL_TRIAL
@@ -47,7 +47,9 @@ class PodView:
     """As the API says: Pending, Running, Succeeded, Failed, Unknown."""
     reason: str
     message: str
-    deleting: bool
+    deletion_due: datetime | None
+    """When the Pod should be gone at the latest: its deletionTimestamp plus the grace period once more, as the API server's quota
+    reckons. None while nobody deletes it."""
     created_at: datetime | None
     node: str
     scheduled_at: datetime | None
@@ -63,6 +65,10 @@ class PodView:
     def container(self, name: str) -> ContainerView | None:
         """By name, never by index."""
         return next((item for item in self.containers if item.name == name), None)
+
+    @property
+    def deleting(self) -> bool:
+        return self.deletion_due is not None
 
     @property
     def is_terminal(self) -> bool:
@@ -101,7 +107,7 @@ def parse_pod(body: Mapping[str, Any]) -> PodView:
         phase=status.get("phase") or "Pending",
         reason=status.get("reason") or "",
         message=_cut(status.get("message")),
-        deleting=meta.get("deletionTimestamp") is not None,
+        deletion_due=_deletion_due(meta),
         created_at=parse_time(meta.get("creationTimestamp")),
         node=(body.get("spec") or {}).get("nodeName") or "",
         scheduled_at=scheduled_at,
@@ -111,6 +117,11 @@ def parse_pod(body: Mapping[str, Any]) -> PodView:
         disruption_message=disruption_message,
         containers=tuple(containers),
     )
+
+
+def _deletion_due(meta: Mapping[str, Any]) -> datetime | None:
+    at = parse_time(meta.get("deletionTimestamp"))
+    return at + timedelta(seconds=meta.get("deletionGracePeriodSeconds") or 0) if at else None
 
 
 def parse_time(text: str | None) -> datetime | None:

@@ -23,7 +23,7 @@ from seatrial.core.naming import pod_name
 from seatrial.core.observe import PodView, format_time, parse_time
 from seatrial.core.policy import POLICIES, Budget, RetryRules, backoff_seconds, may_retry
 from seatrial.core.rows import Outcome, Row, TrialError, handed_over, past
-from seatrial.core.trial import Found, Judgement, Limits, Running, Unclear, Waiting, derive, failure, judge
+from seatrial.core.trial import Found, Judgement, Limits, Running, Unclear, Waiting, derive, failure, is_lost, judge, lost_at
 from seatrial.core.trial_input import error_overrides
 
 ACTIONS_PER_PASS: Final = 50
@@ -301,6 +301,8 @@ class _Pass:
             overrides=self.rules.overrides,
         )
         is_ending = stop is not None or self.observed.spec.suspend
+        if not gone and (lost := lost_at(pod, self.limits)) is not None and lost > self.now:
+            self.wake(lost)
         match state:
             case Judgement(verdict=None) if is_ending and (gone or pod.deleting or pod.uid in self.observed.deleted):
                 self._commit_ending(trial, retry, stop, pod)
@@ -387,12 +389,15 @@ class _Pass:
     def creates(self) -> tuple[CreatePod, ...]:
         """The first waiting trials in plan order that have no live Pod, as many as ``spec.concurrency`` leaves room for."""
         held = len(self.observed.starting - self._pods.keys())
-        held += sum(not pod.is_terminal and not self._is_kept(pod) for pod in self._pods.values())
+        held += sum(self._is_live(pod) and not self._is_kept(pod) for pod in self._pods.values())
         room = min(self.observed.spec.concurrency - held, ACTIONS_PER_PASS)
         # A Pod that failed in part, or was taken away, may still run its agent; after a hand-over there is none.
-        busy = {pod.trial for pod in self._pods.values() if not pod.is_terminal}
+        busy = {pod.trial for pod in self._pods.values() if self._is_live(pod)}
         ready = [item for item in self._pending if item[0].name not in busy or handed_over(self.observed.rows.get(item[0].name, ()))]
         return tuple(self._create(trial, retry) for trial, retry in ready[: max(0, room)])
+
+    def _is_live(self, pod: PodView) -> bool:
+        return not pod.is_terminal and not is_lost(pod, now=self.now, limits=self.limits)
 
     def _create(self, trial: Trial, retry: int) -> CreatePod:
         job, agent_row = self.observed.plan, handed_over(self.observed.rows.get(trial.name, ()))

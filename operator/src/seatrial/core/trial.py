@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from seatrial.api.reasons import Reason
@@ -61,6 +61,8 @@ class Limits(NamedTuple):
     """How long the verifier may still work after the end of such an environment."""
     evidence: float = 600.0
     """How long it may work after the end of any other: it knows, and saves what there is."""
+    lost: float = 60.0
+    """After a deleted Pod should be gone. A kubelet that restarts needs no longer; a node that is cut off never answers."""
 
 
 class Found(NamedTuple):
@@ -132,7 +134,7 @@ def derive(
     3. the Pod as a whole ended: evicted, preempted, refused by the node, deadline -> by its reason
     4. a container could not start, or waits past its grace -> by its reason
     5. the environment ended and the verifier goes on past its time -> environment exited
-    6. the verifier ended, or the Pod is gone, without a verdict -> by the containers, the disruption, else missing
+    6. the verifier ended, or the Pod is gone or lost, without a verdict -> by the containers, the disruption, else missing
     7. waiting -> Waiting; otherwise Running
 
     Args:
@@ -142,7 +144,9 @@ def derive(
         overrides: the job's error policy.
 
     In 3 (once containers could run), 5 and 6, and for whatever is gone, the answer is Unclear until ``found`` is given.
+    A Pod that its node does not take away is as good as gone (``is_lost``).
     """
+    lost = not gone and is_lost(pod, now=now, limits=limits)
     verdict, note = _verdict(pod, trial=trial, retry=retry)
     if verdict is None and found is not None:
         verdict, note = found.verdict, note or found.note
@@ -155,15 +159,33 @@ def derive(
     if verdict is not None and not _is_stopped(verdict):
         return judge(_with_exit_of_image(verdict, pod), overrides)
 
-    state: Judgement | Waiting | None = _stage_failure(pod, limits) or _pod_failure(pod, gone=gone) or _start_failure(pod)
+    state: Judgement | Waiting | None = _stage_failure(pod, limits) or _pod_failure(pod, gone=gone or lost) or _start_failure(pod)
     if state is None:
-        state = (_waiting(pod, now=now, limits=limits) or _environment_exited(pod, now=now, limits=limits)) if not gone else None
+        state = (_waiting(pod, now=now, limits=limits) or _environment_exited(pod, now=now, limits=limits)) if not (gone or lost) else None
+    if state is None and lost:
+        text = f"node {pod.node} did not end Pod {pod.name} in its time: it does not answer, and what it runs may go on until it is back"
+        state = failure(Reason.NODE_LOST, text)
     if state is None:
         state = _end_without_verdict(pod, gone=gone, note=note, stopped=verdict)
-    if isinstance(state, Judgement) and found is None and (gone or _verifier_ran(pod)):
+    if isinstance(state, Judgement) and found is None and (gone or lost or _verifier_ran(pod)):
         # The last view of a Pod that is gone may be older than its result.
         return Unclear(state)
     return state or Running()
+
+
+def lost_at(pod: PodView, limits: Limits) -> datetime | None:
+    """When a Pod that is being deleted counts as lost with its node; None for one that nobody deletes."""
+    return pod.deletion_due + timedelta(seconds=limits.lost) if pod.deletion_due is not None else None
+
+
+def is_lost(pod: PodView, *, now: datetime, limits: Limits) -> bool:
+    """Whether the Pod's node has not ended it although it had to: nobody will, and nothing may wait for it.
+
+    The same risk as with a Pod that the taint manager removed (``spec/operator.md`` 11.2, NodeLost): the agent may still run on a node
+    that is cut off. Its result, if it comes, has a key of its own, and the first row of the trial wins.
+    """
+    at = lost_at(pod, limits)
+    return at is not None and now >= at
 
 
 def judge(verdict: Verdict, overrides: Mapping[str, Mapping[str, bool]]) -> Judgement:
@@ -493,11 +515,6 @@ def _after(
 def _environment_exited(pod: PodView, *, now: datetime, limits: Limits) -> Judgement | Waiting | None:
     """The environment's container ended while the verifier's runs. Where envd had connected the verifier knows, and ends soon."""
     environment, verifier = pod.container(ENVIRONMENT), pod.container(VERIFIER)
-    image, agent = pod.container(AGENT_IMAGE), pod.container(AGENT)
-    if image is not None and image.phase == "terminated" and agent is not None and agent.phase == "running" and not pod.deleting:
-        text = f"container {AGENT_IMAGE} ended with exit code {image.exit_code} before it had begun to work"
-        judgement = failure(Reason.CONTAINER_START_ERROR, text, budget=Budget.NONE)
-        return _after(image.finished_at, limits.exited, now=now, reason=Reason.CONTAINER_START_ERROR, message=text, judgement=judgement)
     if environment is None or environment.phase != "terminated" or verifier is None or verifier.phase != "running" or pod.deleting:
         return None
     started, finished = environment.started_at, environment.finished_at
