@@ -68,6 +68,7 @@ var operations = map[string]operation{
 	"mkdir":     decoded(func(s *server, _ *request, p mkdirParams) (any, error) { return s.files.mkdir(p) }),
 	"remove":    decoded(func(s *server, _ *request, p pathParams) (any, error) { return s.files.remove(p) }),
 	"empty":     decoded(func(s *server, _ *request, p emptyParams) (any, error) { return s.files.empty(p) }),
+	"changed":   decoded(func(s *server, _ *request, p changedParams) (any, error) { return s.files.changed(p) }),
 	"usage":     decoded(func(s *server, _ *request, p usageParams) (any, error) { return s.files.usage(p) }),
 	"processes": func(s *server, _ *request, _ []byte) (any, error) { return s.processes.list(s.exec.running.snapshot()) },
 	"shutdown":  (*server).opShutdown,

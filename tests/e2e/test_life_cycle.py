@@ -220,7 +220,8 @@ def cases(life: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Finished:
     case(
         folder,
         "server",
-        solve="cd /app && echo served > page && nohup python3 -m http.server 8123 >/dev/null 2>&1 &\nsleep 1",
+        # It keeps the script's output open, which must not hold the agent's end back.
+        solve="cd /app && echo served > page && nohup python3 -m http.server 8123 &\nsleep 1",
         test="python3 -c \"import urllib.request as u; print(u.urlopen('http://127.0.0.1:8123/page').read())\" | grep -q served && " + PASS,
     )
     case(folder, "mktemp", test="f=$(mktemp /logs/verifier/XXXX); echo 1 > $f; chmod 600 $f; mv $f /logs/verifier/reward.txt")
@@ -382,6 +383,46 @@ def test_a_separate_verifier_grades_the_artifacts_in_a_pod_of_its_own(cases: Fin
 )
 def test_endings(cases: Finished, task: str, expected: tuple[float | None, str | None]) -> None:
     assert cases[task] == expected
+
+
+@pytest.fixture(scope="module")
+def resources(life: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """Tasks whose instruction is the agent's command: what a Pod may use up, and an image that nobody has."""
+    folder = tmp_path_factory.mktemp("resources")
+    registry = json.loads(life.run("python3", "tests/cluster", "registry", timeout=180).out)["address"]
+    instructions = {
+        "agent-memory": "python3 -c 'x = bytearray(300_000_000)'",
+        "fills": "head -c 900000000 /dev/zero > /logs/agent/big; sleep 1000",
+        "no-image": "true",
+        "no-registry": "true",
+    }
+    images = {"no-image": f"{registry}/none:1", "no-registry": "registry.invalid/none:1"}
+    for name, instruction in instructions.items():
+        limit = "[agent]\ntimeout_sec = 1000.0\n"
+        case(folder, name, image=images.get(name, IMAGE), memory=64, sections=limit, files={"instruction.md": instruction})
+    return run_job(life, folder, "resources", agent={"command": 'eval "$INSTRUCTION"'}, timeouts={"pending": "20s"})
+
+
+def test_a_memory_kill_in_the_agent_is_the_agents_error_and_graded(resources: Finished) -> None:
+    assert resources["agent-memory"] == (1.0, "NonZeroAgentExitCodeError")
+    assert "killed for memory" in resources.rows["agent-memory"]["error"]["message"]
+
+
+def test_a_memory_kill_of_the_environment_is_named_at_once(images: Finished) -> None:
+    assert images["eats"] == (None, "OOMKilled")
+    assert "container environment was killed for memory" in images.rows["eats"]["error"]["message"]
+
+
+def test_a_volume_that_fills_up_ends_the_agent_and_keeps_what_there_is(resources: Finished) -> None:
+    assert resources["fills"] == (None, "StorageLimitExceeded")
+    row = resources.rows["fills"]
+    assert (row["error"]["cause"], row["stored"], "/logs/agent" in row["error"]["message"]) == ("agent", True, True)
+
+
+@pytest.mark.parametrize(("task", "reason"), [("no-image", "ImageNotFound"), ("no-registry", "RegistryUnavailable")])
+def test_an_image_that_cannot_be_pulled_fails_with_its_name(resources: Finished, task: str, reason: str) -> None:
+    assert resources[task] == (None, reason)
+    assert "none:1" in resources.rows[task]["error"]["message"]
 
 
 def test_the_output_of_tests_that_timed_out_is_kept(cases: Finished) -> None:

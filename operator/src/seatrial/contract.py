@@ -115,7 +115,7 @@ MAX_USAGE: Final = 1e12
 USAGE: Final = ("n_input_tokens", "n_cache_tokens", "n_output_tokens", "cost_usd")
 """What an agent may say that it spent, in Harbor's words."""
 """More than any phase can last; a longer one is no duration."""
-MAX_LEFTOVERS: Final = 10**6
+MAX_COUNT: Final = 10**6
 REWARD_KEY_CHARS: Final = 255
 REWARD_KEYS: Final = 1000
 
@@ -414,6 +414,8 @@ class Verdict(NamedTuple):
     """Durations by phase."""
     tampered: bool
     leftover_processes: int
+    changed_tools: int = 0
+    """Programs of the environment that changed while the agent ran."""
     is_disabled: bool = False
     """Verification was disabled: neither rewards nor an error are missing."""
     is_handed_over: bool = False
@@ -438,6 +440,8 @@ def write_verdict(verdict: Verdict) -> bytes:
             body["tampered"] = True
         if verdict.leftover_processes:
             body["leftover"] = verdict.leftover_processes
+        if verdict.changed_tools:
+            body["changedTools"] = verdict.changed_tools
         if verdict.is_disabled:
             body["disabled"] = True
         if verdict.is_handed_over:
@@ -467,9 +471,11 @@ def read_verdict(text: str) -> Verdict:
     if body.get("v") != 1:
         raise ContractBroken(f"verdict version {body.get('v')!r} is not 1")
     trial, retry, stored = body.get("trial"), body.get("retry"), body.get("stored")
-    leftover = body.get("leftover", 0)
-    if not isinstance(trial, str) or type(retry) is not int or type(stored) is not bool or type(leftover) is not int:
+    leftover, changed = body.get("leftover", 0), body.get("changedTools", 0)
+    if not isinstance(trial, str) or type(retry) is not int or type(stored) is not bool:
         raise ContractBroken("verdict lacks trial, retry or stored")
+    if type(leftover) is not int or type(changed) is not int:
+        raise ContractBroken("verdict has counts that are none")
     seconds = body.get("seconds", {})
     if not isinstance(seconds, dict) or not all(_is_number(value) and 0 <= value <= MAX_SECONDS for value in seconds.values()):
         raise ContractBroken("verdict has no valid seconds")
@@ -484,7 +490,8 @@ def read_verdict(text: str) -> Verdict:
         logs_sha256=_digest_or_none(body.get("logs")),
         seconds={str(name)[:40]: float(value) for name, value in list(seconds.items())[:20]},
         tampered=body.get("tampered") is True,
-        leftover_processes=min(max(0, leftover), MAX_LEFTOVERS),
+        leftover_processes=min(max(0, leftover), MAX_COUNT),
+        changed_tools=min(max(0, changed), MAX_COUNT),
         is_disabled=body.get("disabled") is True,
         is_handed_over=body.get("handedOver") is True,
         usage=sum_usage([body.get("usage")]),

@@ -164,6 +164,14 @@ class Usage(NamedTuple):
     truncated: bool  # more entries than asked for: the figures are a lower bound
 
 
+class Changed(NamedTuple):
+    """Files that changed since a time."""
+
+    total: int
+    names: tuple[str, ...]  # at most ten, cut
+    truncated: bool  # more entries than asked for: the total is a lower bound
+
+
 class GetSummary(NamedTuple):
     """What a download brought, and what it left out."""
 
@@ -761,6 +769,14 @@ class Channel:
         """Disk space used below ``path``."""
         ok = self._ask({"op": "usage", "path": path, "max_entries": max_entries})
         return Usage(wire.take_int(ok, "bytes"), wire.take_int(ok, "entries"), wire.take_bool(ok, "truncated"))
+
+    def changed(self, paths: Sequence[str], *, since_ns: int, max_entries: int = 100_000) -> Changed:
+        """Files and links below ``paths`` whose inode changed since a time; paths that are links or not there count for nothing."""
+        ok = self._ask({"op": "changed", "paths": list(paths), "since": since_ns, "max_entries": max_entries})
+        names = ok.get("names")
+        if not isinstance(names, list) or len(names) > 10 or not all(isinstance(name, str) for name in names):
+            raise ProtocolViolation("envd sent no valid list as names")
+        return Changed(wire.take_int(ok, "count"), tuple(name[:200] for name in names), wire.take_bool(ok, "truncated"))
 
     def processes(self) -> tuple[Process, ...]:
         """The container's processes except envd itself, those of commands first; at most 1,000."""

@@ -14,6 +14,16 @@ def utc_now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(micros // 1_000_000)) + f".{micros % 1_000_000:06d}Z"
 
 
+def time_ns(text: str) -> int | None:
+    """Nanoseconds since the epoch of what ``utc_now`` wrote; None for any other text."""
+    from datetime import datetime
+
+    try:
+        return int(datetime.fromisoformat(text).timestamp() * 1_000_000) * 1000
+    except (ValueError, TypeError, OverflowError, OSError):
+        return None
+
+
 class Deadline:
     """A moment on the monotonic clock; ``seconds`` None means never."""
 

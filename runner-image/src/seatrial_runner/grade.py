@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from seatrial.contract import TESTS_TAR, ArtifactInput, CollectInput, TrialInput
 from seatrial_runner.channel import Channel, ChannelError, EnvdError, ExitStatus, Missing, NotRegular, TooLarge
-from seatrial_runner.clock import Deadline
+from seatrial_runner.clock import Deadline, time_ns
 from seatrial_runner.faults import OUT_OF_MEMORY, Fault
 from seatrial_runner.paths import Paths
 from seatrial_runner.prepare import chunks, make_log_folder
@@ -117,6 +117,7 @@ def _watcher(channel: Channel, trial: TrialInput, stop: Stop, *, limit: float | 
 def _verify(watcher: Watcher, grading: Grading, *, trial: TrialInput, paths: Paths, sources: Mapping[str, str], report: Report) -> None:
     channel = watcher.channel
     report.leftover_processes = len(channel.leftovers())
+    _note_changed_tools(channel, trial, paths, report)
     report.tampered = _remove_planted(channel, paths, empty=grading.empty_logs)
     env = resolve_all(grading.env, sources, where="[verifier.env]")
     watcher.check()
@@ -133,6 +134,22 @@ def _verify(watcher: Watcher, grading: Grading, *, trial: TrialInput, paths: Pat
     if report.leftover_processes and all(channel.stat(f"{paths.logs_verifier}/{name}") is not None for name in REWARD_FILES):
         # Test scripts write one of them; what the agent left running may have written the other.
         report.tampered = True
+
+
+def _note_changed_tools(channel: Channel, trial: TrialInput, paths: Paths, report: Report) -> None:
+    """Count the programs that changed since the agent's start. No error: installing a program may be the task itself."""
+    span = report.spans.get("agent_execution")
+    if span is None or "verifies" in trial:
+        return  # no agent was here
+    since = time_ns(span["started_at"])
+    if since is None:
+        return
+    try:
+        found = channel.changed(paths.programs, since_ns=since)
+    except EnvdError as error:
+        sys.stderr.write(f"verifier: changed programs cannot be counted: {error}\n")
+        return
+    report.changed_tools, report.changed_names = found.total, found.names
 
 
 def _remove_planted(channel: Channel, paths: Paths, *, empty: bool) -> bool:

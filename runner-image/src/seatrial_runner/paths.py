@@ -28,6 +28,11 @@ class Paths(NamedTuple):
     logs_artifacts: str = contract.LOGS_ARTIFACTS
     tests: str = "/tests"
     solution: str = "/solution"
+    programs: tuple[str, ...] = (
+        *("/bin", "/sbin", "/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin"),
+        *("/etc/ld.so.preload", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/ld.so.cache"),
+    )
+    """Where the shell of a test script finds its programs, and what they are loaded with."""
 
     @property
     def input(self) -> str:

@@ -33,6 +33,10 @@ class Report:
         """``valid``, or what is wrong with the agent's trajectory; None without one."""
         self.tampered = False
         self.leftover_processes = 0
+        """What the agent left running when the tests began."""
+        self.changed_tools = 0
+        """Programs of the environment that changed while the agent ran: the tests may have run one of them."""
+        self.changed_names: tuple[str, ...] = ()
 
     @property
     def values(self) -> Mapping[str, float] | None:

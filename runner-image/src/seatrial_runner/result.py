@@ -77,6 +77,8 @@ def build_result(trial: TrialInput, report: Report, steps: Sequence[Report], evi
             "cause": None if error is None else error["cause"],
             "tampered": any(item.tampered for item in reports),
             "leftover_processes": max(item.leftover_processes for item in reports),
+            "changed_tools": max(item.changed_tools for item in reports),
+            "changed_names": list(next((item.changed_names for item in reports if item.changed_names), ())),
             "reward_components": rewards.components if rewards is not None else None,
             "rejected_reward_keys": list(rewards.rejected_keys) if rewards is not None else [],
             "trajectory": next((item.trajectory for item in reports if item.trajectory is not None), None),

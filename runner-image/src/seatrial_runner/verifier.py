@@ -392,6 +392,7 @@ def _verdict(trial: TrialInput, report: Report, steps: Sequence[Report], stored:
         seconds={**seconds, "total": report.timer.seconds()},
         tampered=any(item.tampered for item in (report, *steps)),
         leftover_processes=max(item.leftover_processes for item in (report, *steps)),
+        changed_tools=max(item.changed_tools for item in (report, *steps)),
         is_disabled=trial["verifier"]["disable"],
         is_handed_over=report.is_handed_over,
         # A separate verifier's Pod takes the agent's result over; what the agent spent was told by the agent's own Pod.

@@ -353,6 +353,8 @@ def test_get_trials_merges_plan_and_rows(seatrial: Callable[..., Ran], done_job:
             "endedAt": "2026-01-01T00:00:01Z",
             "seconds": {},
             "tampered": False,
+            "leftoverProcesses": 0,
+            "changedTools": 0,
         }
     ]
 

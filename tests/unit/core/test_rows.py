@@ -28,6 +28,7 @@ FULL = Row(
     tampered=True,
     leftover_processes=2,
     usage={"n_input_tokens": 12, "cost_usd": 0.5},
+    changed_tools=3,
 )
 
 

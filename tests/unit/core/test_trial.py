@@ -354,7 +354,7 @@ RESULT = {
     "trial_name": TRIAL,
     "verifier_result": {"rewards": {"reward": 0.5}},
     "exception_info": {"exception_type": "AgentTimeoutError", "exception_message": "late"},
-    "seatrial": {"retry": 0, "cause": "agent", "tampered": True, "leftover_processes": 2, "logs_sha256": "f" * 64},
+    "seatrial": {"retry": 0, "cause": "agent", "tampered": True, "leftover_processes": 2, "changed_tools": 3, "logs_sha256": "f" * 64},
 }
 
 
@@ -372,6 +372,7 @@ def test_a_stored_result_says_the_same_as_a_verdict() -> None:
         seconds={},
         tampered=True,
         leftover_processes=2,
+        changed_tools=3,
     )
 
 
@@ -552,6 +553,14 @@ def test_the_exit_code_of_an_agent_image_is_graded_and_named(code: int, error: s
     state = look(make_pod().verdict({"reward": 1.0}).terminated("agent-image", code))
     assert isinstance(state, Judgement)
     assert (state.rewards, state.valid, state.error and state.error.type) == ({"reward": 1.0}, True, error)
+
+
+@pytest.mark.parametrize(("reason", "expected"), [("OOMKilled", "OOMKilled"), ("Error", "EnvironmentExited")])
+def test_an_environment_that_memory_ended_is_told_from_one_that_ended_itself(reason: str, expected: str) -> None:
+    error = ErrorInfo(type="GKEPodNotFoundError", cause="environment", message="the environment exited", reason="EnvironmentExited")
+    state = look(make_pod().verdict(error=error).terminated("environment", 137, reason))
+    assert isinstance(state, Judgement)
+    assert (reason_of(state), state.error and state.error.cause, state.budget) == (expected, "environment", Budget.COUNTED)
 
 
 def test_the_end_of_an_agent_image_is_the_runners_to_judge_however_long_the_environment_takes() -> None:

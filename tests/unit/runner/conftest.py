@@ -235,6 +235,7 @@ class Pod:
             tests=str(self.tests),
             solution=str(self.root / "env/solution"),
             desk=str(self.root / "desk"),
+            programs=(str(self.root / "env/bin"),),
         )
 
     def write_task(self) -> Path:
@@ -373,7 +374,7 @@ def make_pod(envd: Path, object_store: ObjectStore) -> Iterator[Pod]:
     """A Pod whose task the oracle passes."""
     # NB: not tmp_path: the path of a unix socket has at most 107 bytes.
     root = Path(tempfile.mkdtemp(prefix="pod-"))
-    for name in ("bin", "ctl", "run", "task", "tools", "tmp", "desk", "env/app", "env/logs"):
+    for name in ("bin", "ctl", "run", "task", "tools", "tmp", "desk", "env/app", "env/bin", "env/logs"):
         (root / name).mkdir(parents=True)
     for name in ("ctl/agent", "ctl/verifier", "run/agent", "run/verifier"):
         (root / name).mkdir()

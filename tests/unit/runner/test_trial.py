@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import pytest
 
@@ -248,6 +248,19 @@ def test_two_reward_files_beside_what_the_agent_left_running_are_named(pod: Pod,
         if (file := pod.app / "pid").exists():
             _kill(int(file.read_text()))
     assert (outcome.verdict.rewards, outcome.verdict.tampered) == ({"reward": 1.0}, tampered)
+
+
+@pytest.mark.parametrize("mode", ["shared", "separate"])
+def test_a_program_that_changed_while_the_agent_ran_is_counted_and_named(pod: Pod, mode: Literal["shared", "separate"]) -> None:
+    for name in ("kept", "replaced"):
+        (pod.root / "env/bin" / name).write_text("#!/bin/sh\n")
+    pod.files["solution/solve.sh"] = "#!/bin/bash\ncd $APP/../bin && cp kept new && mv new replaced && touch -r kept replaced\n"
+    pod.files["tests/test.sh"] = REWARD_1
+    pod.trial["verifier"]["mode"] = mode
+    outcome = pod.run()
+    assert outcome.result is not None
+    expected = (1, [str(pod.root / "env/bin/replaced")]) if mode == "shared" else (0, [])
+    assert (outcome.verdict.changed_tools, outcome.result["seatrial"]["changed_names"]) == expected
 
 
 def _kill(pid: int) -> None:

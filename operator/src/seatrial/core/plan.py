@@ -217,6 +217,7 @@ def build_row(
         tampered=verdict.tampered if verdict is not None else False,
         leftover_processes=verdict.leftover_processes if verdict is not None else 0,
         usage=verdict.usage if verdict is not None else {},
+        changed_tools=verdict.changed_tools if verdict is not None else 0,
     )
 
 

@@ -61,6 +61,9 @@ class Row:
     seconds: Mapping[str, float] = field(default_factory=dict)
     tampered: bool = False
     leftover_processes: int = 0
+    """What the agent left running when the tests began."""
+    changed_tools: int = 0
+    """Programs of the environment that changed while the agent ran: the tests may have run one of them."""
     usage: Mapping[str, float] = field(default_factory=dict)
     """Tokens and cost of this Pod's agent, in Harbor's words; only what it told."""
     origin: Origin | None = None
@@ -99,6 +102,7 @@ def to_json(row: Row) -> dict[str, Any]:
         "tampered": row.tampered or None,
         "leftoverProcesses": row.leftover_processes or None,
         "usage": dict(row.usage) or None,
+        "changedTools": row.changed_tools or None,
         "origin": row.origin._asdict() if row.origin is not None else None,
     }
     return body | {name: value for name, value in optional.items() if value is not None}
@@ -124,6 +128,7 @@ def from_json(body: Mapping[str, Any]) -> Row:
         tampered=body.get("tampered", False),
         leftover_processes=body.get("leftoverProcesses", 0),
         usage=body.get("usage", {}),
+        changed_tools=body.get("changedTools", 0),
         origin=Origin(**body["origin"]) if body.get("origin") else None,
     )
 

@@ -157,7 +157,7 @@ def derive(
             return Unclear(missing)
         return judge(found.verdict, overrides) if found.verdict is not None else missing
     if verdict is not None and not _is_stopped(verdict):
-        return judge(_with_exit_of_image(verdict, pod), overrides)
+        return judge(_with_ends(verdict, pod), overrides)
 
     state: Judgement | Waiting | None = _stage_failure(pod, limits) or _pod_failure(pod, gone=gone or lost) or _start_failure(pod)
     if state is None:
@@ -265,7 +265,8 @@ def read_result(body: Mapping[str, Any], *, trial: str, retry: int, sha256: str)
         logs_sha256=logs if isinstance(logs := extra.get("logs_sha256"), str) and re.fullmatch(r"[0-9a-f]{64}", logs) else None,
         seconds={},
         tampered=extra.get("tampered") is True,
-        leftover_processes=extra["leftover_processes"] if type(extra.get("leftover_processes")) is int else 0,
+        leftover_processes=_count(extra, "leftover_processes"),
+        changed_tools=_count(extra, "changed_tools"),
         is_disabled=extra.get("verification_disabled") is True,
         is_handed_over=extra.get("handed_over") is True,
         usage=_usage(body) if extra.get("verifies") is None else {},
@@ -277,6 +278,11 @@ def _usage(body: Mapping[str, Any]) -> Mapping[str, float]:
     steps = body.get("step_results")
     parts = [item for item in steps if isinstance(item, dict)] if isinstance(steps, list) else []
     return sum_usage([body.get("agent_result"), *(item.get("agent_result") for item in parts)])
+
+
+def _count(extra: Mapping[str, Any], name: str) -> int:
+    value = extra.get(name)
+    return value if type(value) is int else 0
 
 
 def _cause_of(error: str) -> Cause:
@@ -302,8 +308,20 @@ def _verdict(pod: PodView, *, trial: str, retry: int) -> tuple[Verdict | None, s
     return verdict, ""
 
 
-def _with_exit_of_image(verdict: Verdict, pod: PodView) -> Verdict:
-    """The exit code of the user's own agent container is seen by nobody in the Pod; one other than 0 is the agent's error."""
+def _with_ends(verdict: Verdict, pod: PodView) -> Verdict:
+    """What nobody in the Pod can see of the other containers' ends.
+
+    The exit code of the user's own agent: one other than 0 is the agent's error. Why the environment exited: memory has a name of its own.
+    """
+    environment = pod.container(ENVIRONMENT)
+    if environment is not None and environment.reason == "OOMKilled" and verdict.error is not None:
+        if verdict.error.get("reason") != Reason.ENVIRONMENT_EXITED:
+            return verdict
+        message = f"{_killed_for_memory(environment)} ({verdict.error['message']})"
+        policy = POLICIES[Reason.OOM_KILLED]
+        return verdict._replace(
+            error=ErrorInfo(type=policy.harbor, cause=policy.cause, message=message[:ERROR_MESSAGE_CHARS], reason=Reason.OOM_KILLED.value)
+        )
     image, verifier = pod.container(AGENT_IMAGE), pod.container(VERIFIER)
     if verdict.error is not None or image is None or image.phase != "terminated" or not image.exit_code:
         return verdict
@@ -482,7 +500,7 @@ def _container_waiting(item: ContainerView, *, pod: PodView, now: datetime, limi
             reason, seconds = Reason.IMAGE_NOT_PRESENT, limits.never_grace
         case "ErrImagePull" | "ImagePullBackOff" | "RegistryUnavailable" | "ImageInspectError" | "SignatureValidationFailed":
             reason = next((found for found, pattern in _PULL_TEXTS if pattern.search(item.message)), Reason.REGISTRY_UNAVAILABLE)
-            seconds = min(limits.image_wait, limits.pending) if reason in _IMAGE_WAITS else limits.image_grace
+            seconds = min(limits.image_wait if reason in _IMAGE_WAITS else limits.image_grace, limits.pending)
         case "CreateContainerConfigError":
             reason, seconds = Reason.CONTAINER_CONFIG_ERROR, limits.config_grace
         case "CreateContainerError" | "RunContainerError":
@@ -519,13 +537,17 @@ def _environment_exited(pod: PodView, *, now: datetime, limits: Limits) -> Judge
         return None
     started, finished = environment.started_at, environment.finished_at
     if environment.reason == "OOMKilled":
-        reason, text = Reason.OOM_KILLED, f"container environment was killed for memory (exit {environment.exit_code}); raise its memory"
+        reason, text = Reason.OOM_KILLED, _killed_for_memory(environment)
     else:
         reason = Reason.ENVIRONMENT_EXITED
         text = f"the environment exited with code {environment.exit_code}: its ENTRYPOINT must run its arguments or stay up"
     is_soon = started is None or finished is None or (finished - started).total_seconds() < limits.soon
     judgement = failure(reason, text)
     return _after(finished, limits.exited if is_soon else limits.evidence, now=now, reason=reason, message=text, judgement=judgement)
+
+
+def _killed_for_memory(item: ContainerView) -> str:
+    return f"container {item.name} was killed for memory (exit {item.exit_code}); raise its memory"
 
 
 # --- 6: the end without a verdict ----------------------------------------------------------------------------------------------------
@@ -542,7 +564,7 @@ def _end_without_verdict(pod: PodView, *, gone: bool, note: str, stopped: Verdic
         item = pod.container(name)
         if item is not None and item.phase == "terminated" and item.reason == "OOMKilled":
             # NB: with cgroup v1 the reason comes with exit code 0, because only one process was killed.
-            return failure(Reason.OOM_KILLED, f"container {name} was killed for memory (exit {item.exit_code}); raise its memory")
+            return failure(Reason.OOM_KILLED, _killed_for_memory(item))
     if stopped is not None and not (gone or pod.deleting or pod.is_terminal):
         return None  # SIGTERM reached the verifier first: the Pod's own end says why
     if verifier is not None and ended and stopped is None:

@@ -82,6 +82,8 @@ class TrialRecord:
     ended_at: str | None = None
     seconds: Mapping[str, float] = field(default_factory=dict)
     tampered: bool = False
+    leftover_processes: int = 0
+    changed_tools: int = 0
     origin: Origin | None = None
     """Where a reused result was made; None: here."""
     result_sha256: str | None = None
@@ -109,6 +111,8 @@ class TrialRecord:
             "endedAt": self.ended_at,
             "seconds": dict(self.seconds),
             "tampered": self.tampered,
+            "leftoverProcesses": self.leftover_processes,
+            "changedTools": self.changed_tools,
         }
 
 
@@ -411,6 +415,8 @@ def _record(item: Mapping[str, Any], task: str, row: Row | None, has_pod: bool) 
         ended_at=row.ended_at,
         seconds=row.seconds,
         tampered=row.tampered,
+        leftover_processes=row.leftover_processes,
+        changed_tools=row.changed_tools,
         origin=row.origin,
         result_sha256=row.result_sha256,
         logs_sha256=row.logs_sha256,

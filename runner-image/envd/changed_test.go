@@ -1,0 +1,43 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+)
+
+func TestChangedSeesReplacedMovedAndForgedTimesAndNothingElse(t *testing.T) {
+	dir := t.TempDir()
+	bin, usr := filepath.Join(dir, "bin"), filepath.Join(dir, "usr")
+	must(t, os.MkdirAll(filepath.Join(bin, "sub"), 0o755))
+	for _, name := range []string{"same", "touched", "sub/moved-away"} {
+		must(t, os.WriteFile(filepath.Join(bin, name), []byte("old"), 0o755))
+	}
+	must(t, os.Symlink(bin, usr))
+	time.Sleep(20 * time.Millisecond)
+	since := time.Now().Add(-10 * time.Millisecond).UnixNano()
+	past := time.Now().Add(-time.Hour)
+	must(t, os.WriteFile(filepath.Join(bin, "touched"), []byte("new"), 0o755))
+	must(t, os.Chtimes(filepath.Join(bin, "touched"), past, past))
+	must(t, os.Rename(filepath.Join(bin, "sub/moved-away"), filepath.Join(bin, "moved-here")))
+	must(t, os.Symlink("same", filepath.Join(bin, "link")))
+	given := changedParams{Paths: []string{bin, usr, filepath.Join(dir, "none"), filepath.Join(bin, "touched")}, Since: since, MaxEntries: 100}
+	got, err := testFiles().changed(given)
+	must(t, err)
+	want := []string{"link", "moved-here", "touched", "touched"}
+	for i := range want {
+		want[i] = filepath.Join(bin, want[i])
+	}
+	if got.Count != len(want) || !slices.Equal(got.Names, want) || got.Truncated {
+		t.Fatalf("changed = %+v; want %v", got, want)
+	}
+	given.MaxEntries = 2
+	if cut, err := testFiles().changed(given); err != nil || !cut.Truncated {
+		t.Fatalf("changed = %+v, %v; want truncated", cut, err)
+	}
+	if _, err := testFiles().changed(changedParams{Paths: []string{"bin"}, MaxEntries: 1}); kindOfError(err) != kindBadRequest {
+		t.Fatalf("changed of a relative path = %v; want %s", err, kindBadRequest)
+	}
+}

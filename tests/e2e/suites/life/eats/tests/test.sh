@@ -1,0 +1,2 @@
+#!/bin/sh
+[ -e /app/solved ] && echo 1 > /logs/verifier/reward.txt
