@@ -45,6 +45,7 @@ REMEDIES: Final[Mapping[str, str]] = {
     Reason.QUEUED: "Wait for the queue; ask whoever runs it.",
     Reason.QUOTA_EXCEEDED: "Lower `concurrency` or raise the ResourceQuota; it goes on by itself.",
     Reason.UNSCHEDULABLE: "The message is the scheduler's: requests, taints, selectors. Lower `resources` or add nodes.",
+    Reason.TASK_STAGING: "Wait; a large task, or a slow way from the node to the object store, takes longer.",
     Reason.IMAGE_PULLING: "Wait; large images take minutes at first.",
     Reason.SUSPENDED_BY_USER: "`seatrial resume JOB`.",
     Reason.NOT_SUSPENDED: NOTHING,

@@ -139,6 +139,9 @@ class PodBuilder:
             self.scheduled()
         return self._container(container, {"waiting": {"reason": reason, "message": message}})
 
+    def working(self, container: str) -> Self:
+        return self._container(container, {"running": {"startedAt": ago(3)}})
+
     def running(self) -> Self:
         self.scheduled()
         self._container(STAGE, {"terminated": {"exitCode": 0, "reason": "Completed", "startedAt": ago(4), "finishedAt": ago(3)}})

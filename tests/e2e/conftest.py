@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from . import cases
 from .harness import REPOSITORY, Cluster
 from .ops import Release, alone
 
@@ -34,6 +35,13 @@ def smoke(installed: Cluster) -> str:
     """The smoke suite, published; returns the Taskset's name."""
     installed.seatrial("publish", "examples/suites/smoke", "--taskset", "smoke", "--namespace", NAMESPACE)
     return "smoke"
+
+
+@pytest.fixture(scope="session")
+def life(cluster: Cluster) -> Cluster:
+    """The cluster with the chart installed and watching the namespace of ``cases``."""
+    cluster.run("python3", "tests/cluster", "install", "--namespace", cases.NAMESPACE, timeout=300)
+    return cluster
 
 
 @pytest.fixture(scope="session")

@@ -73,6 +73,7 @@ def test_server_refuses_with_the_reason_and_without_the_value(server: Cluster, p
     assert [value for value in secrets_of(path) if value in done.err] == []
 
 
+@pytest.mark.conforms("H-149")
 @pytest.mark.parametrize("path", UPDATES, ids=lambda path: path.stem)
 def test_server_judges_updates(server: Cluster, path: Path) -> None:
     before, after = (yaml.safe_dump(item) for item in yaml.safe_load_all(path.read_text()))

@@ -5,115 +5,16 @@ All tasks run in a few jobs, because a job costs more than a trial; each test re
 
 from __future__ import annotations
 
-import io
 import json
-import tarfile
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from .harness import REPOSITORY, Cluster, evaljob, unique
+from .cases import IMAGE, NAMESPACE, PASS, Finished, case, run_job
+from .harness import REPOSITORY, Cluster
 
 pytestmark = pytest.mark.cluster
-NAMESPACE = "life"
-IMAGE = "seatrial.local/smoke/hello-pass:dev"
 NOT_ROOT = "seatrial.local/life/not-root:dev"
-PASS = "echo 1 > /logs/verifier/reward.txt"
-TOP = """schema_version = "1.4"
-artifacts = [{artifacts}]
-[task]
-name = "cases/{name}"
-[environment]
-docker_image = "{image}"
-cpus = 0.05
-memory_mb = {memory}
-build_timeout_sec = 120.0
-"""
-
-
-def write(folder: Path, name: str, files: Mapping[str, str]) -> None:
-    for path, text in files.items():
-        file = folder / name / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
-        if path.endswith(".sh"):
-            file.chmod(0o755)
-
-
-def case(
-    folder: Path,
-    name: str,
-    *,
-    solve: str = "true",
-    test: str = PASS,
-    image: str = IMAGE,
-    memory: int = 64,
-    environment: str = "",
-    sections: str = "",
-    artifacts: str = "",
-    files: Mapping[str, str] | None = None,
-) -> None:
-    """A task of one case: ``environment`` are lines of that section, ``sections`` whole ones."""
-    limits = "" if "[agent]" in sections else "[agent]\ntimeout_sec = 60.0\n"
-    top = TOP.format(name=name, image=image, memory=memory, artifacts=artifacts)
-    plain = {
-        "task.toml": f"{top}{environment}\n{limits}{sections}\n",
-        "instruction.md": f"Case {name}.\n",
-        "environment/note.txt": "loose\n",
-        "solution/solve.sh": f"#!/bin/sh\n{solve}\n",
-        "tests/test.sh": f"#!/bin/sh\n{test}\n",
-    }
-    write(folder, name, {**plain, **(files or {})})
-
-
-class Finished:
-    """A job that ended: rows by the last part of the task's name."""
-
-    def __init__(self, cluster: Cluster, name: str) -> None:
-        self.cluster, self.name = cluster, name
-        self.status = cluster.job(name, NAMESPACE)["status"]
-        self.rows = {row["task"].rpartition("/")[2]: row for row in cluster.rows(name, NAMESPACE)}
-
-    def __getitem__(self, task: str) -> tuple[float | None, str | None]:
-        """Reward and error type."""
-        row = self.rows[task]
-        return (row.get("rewards") or {}).get("reward"), (row.get("error") or {}).get("type")
-
-    def result(self, task: str) -> dict[str, Any]:
-        value: dict[str, Any] = json.loads(self._object(task, "result.json"))
-        return value
-
-    def logs(self, task: str) -> dict[str, bytes]:
-        found = {}
-        with tarfile.open(fileobj=io.BytesIO(self._object(task, "logs.tar.gz"))) as tar:
-            for member in tar:
-                file = tar.extractfile(member)
-                if member.isreg() and file is not None:
-                    found[member.name] = file.read()
-        return found
-
-    def _object(self, task: str, name: str) -> bytes:
-        row = self.rows[task]
-        key = f"{self.cluster.prefix(self.name, NAMESPACE)}trials/{row['trial']}/{row['retry']}/{name}"
-        return bytes(self.cluster.store().get(key, max_bytes=256 * 1024 * 1024))
-
-
-@pytest.fixture(scope="module")
-def life(cluster: Cluster) -> Cluster:
-    cluster.run("python3", "tests/cluster", "install", "--namespace", NAMESPACE, timeout=300)
-    return cluster
-
-
-def run_job(cluster: Cluster, suite: Path, stem: str, **spec: Any) -> Finished:
-    name = unique(stem)
-    cluster.seatrial("publish", str(suite), "--taskset", name, "--namespace", NAMESPACE)
-    cluster.apply(evaljob(name, NAMESPACE, taskset=name, concurrency=8, **spec))
-    cluster.finished(name, NAMESPACE, timeout=240)
-    return Finished(cluster, name)
-
-
 # --- images --------------------------------------------------------------------------------------------------------------------------
 
 
@@ -215,7 +116,11 @@ def cases(life: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Finished:
     case(folder, "missing", environment='env = { KEY = "${OF_NOBODY}" }')
     case(folder, "negative", test="trap 'echo -1 > /logs/verifier/reward.txt' EXIT\nexit 1")
     case(folder, "bad-json", test=f'{PASS}\necho \'{{"reward": "none"}}\' > /logs/verifier/reward.json')
-    case(folder, "tees", test=f"{PASS}\necho from the script | tee -a /logs/verifier/test-stdout.txt")
+    case(
+        folder,
+        "tees",
+        test=f"{PASS}\necho from the script | tee -a /logs/verifier/test-stdout.txt; echo '{{}}' > /logs/verifier/ctrf.json",
+    )
     case(folder, "exits-127", solve="touch /app/done\nno-such-command", test=f"[ -e /app/done ] && {PASS}")
     case(
         folder,
@@ -343,6 +248,24 @@ def test_what_is_worth_a_second_look_is_flagged(cases: Finished) -> None:
     assert cases.logs("exits-127")["agent/exit-code.txt"] == b"127"
     assert b"bad interpreter" in cases.logs("crlf")["agent/oracle.txt"] or b"not found" in cases.logs("crlf")["agent/oracle.txt"]
     assert b"from the script" in cases.logs("tees")["verifier/test-stdout.txt"]
+
+
+@pytest.mark.conforms("N-169")
+def test_what_the_verifier_writes_beside_the_reward_is_kept(cases: Finished) -> None:
+    assert cases.logs("tees")["verifier/ctrf.json"] == b"{}\n"
+
+
+@pytest.mark.conforms("H-82")
+def test_the_moments_of_a_trials_life_can_be_read_from_its_result_and_its_row(cases: Finished) -> None:
+    result, row = cases.result("users"), cases.rows["users"]
+    spans = [result[name] for name in ("environment_setup", "agent_setup", "agent_execution", "verifier")]
+    moments = [time for span in spans for time in (span["started_at"], span["finished_at"])]
+    moments = [result["started_at"], *moments, result["finished_at"]]
+    assert moments == sorted(moments)
+    assert row["startedAt"] < row["endedAt"]
+    by_step = [(step["agent_execution"]["finished_at"], step["verifier"]["started_at"]) for step in cases.result("steps")["step_results"]]
+    assert all(agent <= verifier for agent, verifier in by_step)
+    assert len(by_step) == 2
 
 
 @pytest.mark.conforms("H-71")

@@ -143,7 +143,35 @@ async def test_a_verdict_that_comes_with_the_deletion_counts() -> None:
         assert (await made.ended())["mean"] == "0.500"
 
 
-@pytest.mark.conforms("H-81")
+@pytest.mark.conforms("H-85")
+async def test_a_clean_up_that_fails_costs_no_graded_trial_and_runs_none_again() -> None:
+    async with world() as made, operator(made):
+        made.suite(2)
+        made.api.faults.append(status(500, times=2, method="DELETE", path="/pods"))
+        made.submit(retry={"max": 3})
+        seen = await made.ended()
+        assert (seen["phase"], seen["trials"]["scored"], seen["trials"]["retried"]) == ("Completed", 2, 0)
+        assert len(made.runs) == 2
+        await wait_until(made.pods, lambda pods: pods == [])
+
+
+@pytest.mark.conforms("H-149")
+async def test_concurrency_and_retries_change_while_the_job_runs() -> None:
+    async with world() as made, operator(made):
+        made.suite(4)
+        made.fate = lambda pod: "silent"
+        made.submit(concurrency=1)
+        await wait_until(lambda: made.status().get("trials", {}).get("running"), lambda running: running == 1)
+        made.edit("job", concurrency=4, retry={"max": 1})
+        await wait_until(lambda: made.status()["trials"]["running"], lambda running: running == 4)
+        made.fate = lambda pod: "scored"
+        for pod in made.pods():
+            made.api.remove("pods", pod["metadata"]["name"])
+        seen = await made.ended()
+        assert (seen["trials"]["scored"], seen["trials"]["retried"]) == (4, 4)
+
+
+@pytest.mark.conforms("H-81", "H-82")
 async def test_cancel_ends_what_runs_and_keeps_what_is_scored() -> None:
     async with world() as made, operator(made):
         made.suite(3)

@@ -226,7 +226,7 @@ async def test_a_rescore_may_take_another_taskset_and_every_task_of_it_needs_a_t
 # --- another job's results --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.conforms("N-145", "H-148")
+@pytest.mark.conforms("N-138", "N-145", "H-148")
 async def test_only_errored_trials_of_a_job_run_again() -> None:
     async with world() as made, operator(made):
         made.suite(3)
@@ -238,7 +238,7 @@ async def test_only_errored_trials_of_a_job_run_again() -> None:
         made.submit("second", cache={"job": "first", "rerunErrors": ["RewardFileNotFoundError"]})
         seen = await made.ended("second")
         assert (seen["trials"]["scored"], seen["trials"]["cached"], len(made.runs)) == (3, 2, 1)
-        made.submit("third", cache={"job": "first", "rerunErrors": ["OOMKilled"]})
+        made.submit("third", cache={"job": "first", "rerunErrors": ["OOMKilled"]}, retry={"max": 5})
         seen = await made.ended("third")
         assert (seen["trials"]["errored"], seen["trials"]["cached"], len(made.runs)) == (1, 3, 1)
 

@@ -32,7 +32,8 @@ from seatrial_runner.watch import TimedOut, Watcher
 INSTRUCTION_BYTES: Final = 100 * 1024
 # All containers of a Pod start together, but the verifier's image may still be on its way.
 _HANDOVER_SECONDS: Final = 120.0
-_TAIL_BYTES: Final = 2000
+_OUTPUT_BYTES: Final = 16 << 20
+_TAIL_BYTES: Final = 64 << 10
 _LOOK_SECONDS: Final = 0.1
 
 NO_RESULT: Final = {
@@ -295,9 +296,12 @@ def run_command(given: Run) -> int | None:
         env["MODEL"] = agent["model"]
     status = given.shell(f"(\n{agent['command']}\n) < {instruction_file} > {paths.logs_agent}/agent.txt 2>&1", {**env, **given.env})
     if status.returncode:
+        from seatrial_runner.error_patterns import classify
+
         why = ", a process was killed for memory" if status.oom_killed else ""
-        tail = _tail(given.channel, f"{paths.logs_agent}/agent.txt", Redactor(secret_values(given.env)))
-        raise _ExitCode(status.returncode, f"the agent's command ended with exit code {status.returncode}{why}: {tail}")
+        output = _end_of(given.channel, f"{paths.logs_agent}/agent.txt", Redactor(secret_values(given.env)))
+        message = f"the agent's command ended with exit code {status.returncode}{why}: {_last_line(output)}"
+        raise _ExitCode(status.returncode, message, classify(output))
     return 0
 
 
@@ -319,21 +323,23 @@ def run_image(given: Run) -> int | None:
 
 
 class _ExitCode(Fault):
-    def __init__(self, code: int, message: str) -> None:
-        super().__init__("NonZeroAgentExitCodeError", "agent", message)
+    def __init__(self, code: int, message: str, name: str | None = None) -> None:
+        super().__init__(name or "NonZeroAgentExitCodeError", "agent", message)
         self.code = code
 
 
-def _tail(channel: Channel, path: str, redactor: Redactor) -> str:
-    """The last line of a small output file, for a message."""
+def _end_of(channel: Channel, path: str, redactor: Redactor) -> str:
+    """The end of an output file; empty where it is too long to be read."""
     try:
-        data = channel.read_file(path, max_bytes=1 << 20)
+        data = channel.read_file(path, max_bytes=_OUTPUT_BYTES)
     except EnvdError:
-        return "no output"
-    if not isinstance(data, bytes):
-        return "see its output"
-    lines = redactor.text(data[-_TAIL_BYTES:].decode(errors="replace")).split("\n")
-    return next((line.strip() for line in reversed(lines) if line.strip()), "no output")[-120:]
+        return ""
+    return redactor.text(data[-_TAIL_BYTES:].decode(errors="replace")) if isinstance(data, bytes) else ""
+
+
+def _last_line(output: str) -> str:
+    """For a message."""
+    return next((line.strip() for line in reversed(output.split("\n")) if line.strip()), "see its output")[-120:]
 
 
 def _execution_of(trial: TrialInput) -> Callable[[Run], int | None]:

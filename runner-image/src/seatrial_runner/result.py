@@ -57,7 +57,8 @@ def build_result(trial: TrialInput, report: Report, steps: Sequence[Report], evi
         "verifier_result": _verifier_result(report),
         "verifier_environment_mode": None if is_multi_step else trial["verifier"]["mode"],
         "exception_info": _exception_info(trial, report),
-        "started_at": report.timer.started_at,
+        # The agent's container may have begun a moment before the verifier's.
+        "started_at": min([report.timer.started_at, *(span["started_at"] for span in report.spans.values())]),
         "finished_at": utc_now(),
         **{name: report.spans.get(name) for name in ("environment_setup", "agent_setup", "agent_execution", "verifier")},
         "step_results": [_step_result(trial, step) for step in steps] if is_multi_step else None,

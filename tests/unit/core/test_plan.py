@@ -48,7 +48,7 @@ def created(decided: Plan) -> list[tuple[str, int]]:
 # --- creating -------------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.conforms("H-123")
+@pytest.mark.conforms("H-123", "N-136")
 def test_the_first_trials_in_plan_order_get_pods_up_to_the_concurrency() -> None:
     job = make_job().trials(5).spec(concurrency=2)
     assert created(decide(observe(job))) == [(name, 0) for name in names(job)[:2]]
@@ -159,6 +159,22 @@ def test_an_explicit_exclusion_list_replaces_harbors() -> None:
         assert decide(observe(job, pod)).commits[0].row.outcome == outcome
 
 
+@pytest.mark.conforms("N-137")
+@pytest.mark.parametrize(
+    ("retry", "error", "outcome"),
+    [
+        pytest.param({}, "EnvironmentStartTimeoutError", "errored", id="no retries unless asked for"),
+        pytest.param({"max": 1}, "EnvironmentStartTimeoutError", "retried", id="retryable"),
+        pytest.param({"max": 1}, "VerifierTimeoutError", "errored", id="not retryable"),
+        pytest.param({"max": 1}, "AgentTimeoutError", "errored", id="agent timeout"),
+    ],
+)
+def test_a_trial_runs_again_only_for_retryable_errors_and_when_the_job_says_so(retry: dict[str, object], error: str, outcome: str) -> None:
+    job = make_job().spec(retry=retry)
+    pod = make_pods(job.plan(), 0).verdict(error=ErrorInfo(type=error, cause="agent", message="m")).view()
+    assert decide(observe(job, pod)).commits[0].row.outcome == outcome
+
+
 @pytest.mark.conforms("H-145")
 def test_a_low_reward_is_never_run_again() -> None:
     job = make_job().spec(retry={"max": 5, "exclude": []})
@@ -267,6 +283,19 @@ def test_cancelling_ends_every_trial_that_has_no_verdict() -> None:
     after = decide(observe(job, scored, rows=(*rows, last.commits[0].row)))
     assert [(action.pod, action.grace_seconds) for action in after.deletes] == [(scored.name, 5)]
     assert after.save is not None
+
+
+@pytest.mark.conforms("N-210")
+@pytest.mark.parametrize(("spec", "error"), [({"cancel": True}, "Cancelled"), ({"suspend": True}, "Suspended")])
+def test_a_stop_is_told_before_the_error_that_the_stop_itself_caused(spec: dict[str, object], error: str) -> None:
+    job = make_job().spec(**spec)
+    key = (names(job)[0], 0)
+    interrupted = ErrorInfo(type="GKEPodNotFoundError", cause="infrastructure", message="m", reason="Interrupted")
+    for pod in (make_pods(job.plan(), 0).verdict(error=interrupted), make_pods(job.plan(), 0).running().terminated("verifier", 143)):
+        stopped = pod.phase("Failed").deleting().view()
+        row = decide(observe(job, vanished={key: stopped}, found={key: Found(None)})).commits[0].row
+        assert row.error is not None
+        assert row.error.type == error
 
 
 @pytest.mark.parametrize("spec", [{"cancel": True}, {"suspend": True}], ids=["cancel", "suspend"])
@@ -452,6 +481,7 @@ class World:
 FATES = st.sampled_from(["scored", "errored", "evicted", "oom", "vanished"])
 
 
+@pytest.mark.conforms("N-136")
 @settings(max_examples=60, deadline=None)
 @given(
     trials=st.integers(1, 6),

@@ -115,6 +115,7 @@ def test_urls_that_expired_while_a_queue_held_the_pod_cost_no_retry() -> None:
     assert budgets == [Budget.COUNTED, Budget.FREE]
 
 
+@pytest.mark.conforms("N-210")
 @pytest.mark.parametrize(
     ("waiting", "message", "reason", "grace"),
     [
@@ -146,6 +147,19 @@ def test_a_container_may_wait_for_its_grace_and_no_longer(waiting: str, message:
     assert reason_of(late) == reason
 
 
+def test_a_pod_whose_stage_runs_waits_for_its_task_and_then_for_its_images() -> None:
+    staging = make_pod().running().phase("Pending")
+    for name in ("environment", "agent", "verifier"):
+        staging.waiting(name, "PodInitializing")
+    state = look(staging)
+    assert isinstance(state, Waiting)
+    assert state.reason == Reason.IMAGE_PULLING
+    running = look(staging.working("stage"))
+    assert isinstance(running, Waiting)
+    assert running.reason == Reason.TASK_STAGING
+
+
+@pytest.mark.conforms("N-210")
 def test_a_name_that_is_no_image_is_judged_at_once() -> None:
     assert reason_of(look(make_pod().waiting("environment", "InvalidImageName", "couldn't parse image name"))) == Reason.INVALID_IMAGE_NAME
 

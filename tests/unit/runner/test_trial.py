@@ -316,6 +316,15 @@ def test_a_command_agent_that_fails_is_graded(pod: Pod) -> None:
     assert outcome.message == "the agent's command ended with exit code 4: no such model"
 
 
+@pytest.mark.conforms("H-97")
+def test_a_command_agent_that_says_why_it_failed_is_graded_and_no_score(pod: Pod) -> None:
+    make_command_agent(pod, 'echo Hello > "$APP/hello.txt"; echo "Invalid API key"; echo "API Error: rate limit reached"; exit 1')
+    outcome = pod.run()
+    assert (outcome.verdict.rewards, outcome.error) == ({"reward": 1.0}, "ApiRateLimitError")
+    assert outcome.result is not None
+    assert outcome.result["reward_valid"] is False
+
+
 def test_a_command_agent_gets_instruction_model_and_its_variables(pod: Pod) -> None:
     make_command_agent(pod, 'printf "%s|%s|%s|%s|%s" "$(cat)" "$(cat "$INSTRUCTION_FILE")" "$INSTRUCTION" "$MODEL" "$MODE" # a comment')
     pod.files["instruction.md"] = "<!-- canary 1 -->\n\nSay hello.\r\n"

@@ -508,7 +508,9 @@ def _container_waiting(item: ContainerView, *, pod: PodView, now: datetime, limi
         case _:  # ContainerCreating, PodInitializing
             if item.name != STAGE and (stage := pod.container(STAGE)) is not None and stage.phase != "waiting":
                 # Pulling the other images is inside the Pod's deadline; stage has its own limits.
-                started = stage.finished_at if stage.phase == "terminated" else None
+                if stage.phase == "running":
+                    return Waiting(Reason.TASK_STAGING, f"container {STAGE} fetches the task")
+                started = stage.finished_at
                 seconds = max(limits.start, limits.image_wait)
                 judgement = failure(Reason.POD_START_TIMEOUT, text)
                 return _after(started, seconds, now=now, reason=Reason.IMAGE_PULLING, message=text, judgement=judgement)

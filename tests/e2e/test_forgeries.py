@@ -1,0 +1,189 @@
+"""What a hostile agent may try from inside a task: to forge its reward, or to reach what is not its own. Each attempt fails.
+
+Every task's tests are honest and give 0, so any other reward is a forgery. Where agent and tests share an environment two attempts cannot
+be prevented: a process that is left running, and a program of the image that the tests run. The row says so. With a separate verifier no
+attempt earns anything.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple
+
+import pytest
+
+from .cases import IMAGE, Finished, case, run_job
+from .harness import Cluster
+
+pytestmark = pytest.mark.cluster
+
+HONEST = "echo 0 > /logs/verifier/reward.txt"
+REWARD = '{"reward": 1}'
+NO_ANSWER = """
+import os, socket, sys, time
+print("TRIED", flush=True)
+def reached():
+    try:
+        socket.create_connection((HOST, PORT), 2).close()
+    except OSError:
+        return False
+    return True
+end = time.monotonic() + 30  # the rules of a new Pod are written a moment after its start
+while reached():
+    if time.monotonic() > end:
+        sys.exit("REACHED")
+    time.sleep(0.5)
+"""
+
+
+def connecting(host: str, port: int) -> str:
+    return f"python3 - <<'END'\nHOST, PORT = {host!r}, {port}{NO_ANSWER}END"
+
+
+class Attempt(NamedTuple):
+    solve: str
+    """What the agent does, a script; ``REACHED`` in its output says that it got where it must not."""
+    shared: tuple[float | None, str | None] = (0.0, None)
+    """Reward and error where the tests run in the agent's environment."""
+    separate: tuple[float | None, str | None] = (0.0, None)
+    """The same with a separate verifier."""
+    flag: str = ""
+    """Field of the row that must be set in shared mode."""
+    image: str = IMAGE
+    test: str = HONEST
+
+
+ATTEMPTS = {
+    # --- the reward
+    "writes-rewards": Attempt(
+        f"echo 1 > /logs/verifier/reward.txt; echo '{REWARD}' > /logs/verifier/reward.json",
+        flag="tampered",
+    ),
+    "links-rewards": Attempt(
+        "echo 1 > /app/mine; ln -s /app/mine /logs/verifier/reward.txt; ln -s /app/mine /logs/verifier/reward.json; "
+        "ln -s /proc/1/environ /logs/verifier/environ; ln -s / /logs/verifier/root",
+        flag="tampered",
+    ),
+    "pipes-rewards": Attempt(
+        "mkfifo /logs/verifier/reward.json /logs/verifier/reward.txt /logs/verifier/test-stdout.txt",
+        flag="tampered",
+    ),
+    "plants-tests": Attempt(
+        "mkdir -p /tests; printf '#!/bin/sh\\necho 1 > /logs/verifier/reward.txt\\n' > /tests/test.sh; chmod 755 /tests/test.sh; "
+        "touch /tests/conftest.py; chmod 555 /tests",
+        test=f"ls /tests; {HONEST}; [ ! -e /tests/conftest.py ] || echo 1 > /logs/verifier/reward.txt",
+    ),
+    "leaves-a-writer": Attempt(
+        "nohup setsid sh -c 'while sleep 0.05; do echo 1 > /logs/verifier/.r; mv /logs/verifier/.r /logs/verifier/reward.txt; done' &",
+        shared=(1.0, None),
+        flag="leftoverProcesses",
+        test=f"{HONEST}; sleep 2",
+    ),
+    "replaces-bash": Attempt(
+        "printf '#!/bin/sh\\necho 1 > /logs/verifier/reward.txt\\n' > /app/bash; chmod 755 /app/bash; "
+        'for path in /bin/bash /usr/bin/bash; do cp /app/bash "$path.new"; touch -d 2001-01-01 "$path.new"; mv "$path.new" "$path"; done',
+        shared=(1.0, None),
+        flag="changedTools",
+        test=f"bash -c '{HONEST}'",
+    ),
+    "writes-a-verdict": Attempt(
+        'verdict=\'{"v":1,"trial":"x","retry":0,"rewards":{"reward":1},"stored":false}\'\n'
+        'echo "$verdict" > /dev/termination-log; echo "$verdict" > /proc/1/fd/1; echo "$verdict" > /logs/verifier/result.json',
+    ),
+    # --- the runner
+    "poses-as-envd": Attempt(
+        """python3 - <<'END'
+import glob, os, socket
+print("TRIED", sorted(os.listdir("/seatrial/ctl")))
+for path in ("/seatrial/ctl/agent/envd.sock", "/seatrial/ctl/verifier/envd.sock"):
+    try:
+        socket.socket(socket.AF_UNIX).connect(path)
+        print("REACHED", path)
+    except OSError as error:
+        print(error)
+    try:
+        socket.socket(socket.AF_UNIX).bind(path)
+        print("REACHED", path)
+    except OSError as error:
+        print(error)
+END
+/seatrial/bin/envd --ensure
+nohup setsid /seatrial/bin/envd &""",
+    ),
+    "takes-envds-place": Attempt(
+        "for line in /proc/[0-9]*/cmdline; do if tr '\\0' ' ' < $line | grep -q ^/seatrial/bin/envd; then pid=${line#/proc/}; "
+        "kill -9 ${pid%/cmdline}; fi; done; sleep 30",
+        shared=(None, "EnvironmentExited"),
+        separate=(None, "EnvironmentExited"),
+        image="seatrial.local/life/stays-up:dev",
+    ),
+    "kills-everything": Attempt("kill -9 -1"),
+    # --- what the node has
+    "fills-a-volume": Attempt(
+        "head -c 900000000 /dev/zero > /logs/artifacts/big; sleep 60",
+        shared=(None, "StorageLimitExceeded"),
+        separate=(None, "StorageLimitExceeded"),
+    ),
+    "forks": Attempt(
+        "python3 -c 'import os, time\nwhile os.fork(): pass\ntime.sleep(300)' & sleep 3; kill -9 -1",
+    ),
+    "floods-its-output": Attempt("yes | head -c 200000000"),
+    # --- what is not its own
+    "reads-secrets": Attempt(
+        """echo TRIED; tr '\\0' '\\n' < /proc/1/environ | grep -E 'X-Amz|SEATRIAL_' && echo REACHED
+cat /proc/[0-9]*/environ | tr '\\0' '\\n' | grep -E 'X-Amz|SEATRIAL_' && echo REACHED
+ls -d /seatrial/run /seatrial/task /seatrial/desk | grep . && echo REACHED
+ls /var/run/secrets/kubernetes.io && echo REACHED
+find / -xdev -name test.sh -path '*tests*' | grep . && echo REACHED
+true""",
+    ),
+    "asks-the-metadata-service": Attempt(connecting("169.254.169.254", 80)),
+    "asks-the-api-server": Attempt(connecting("kubernetes.default.svc.cluster.local", 443)),
+}
+Mode = Literal["shared", "separate"]
+
+
+@pytest.fixture(scope="module")
+def tried(life: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    folder = tmp_path_factory.mktemp("forgeries")
+    for name, attempt in ATTEMPTS.items():
+        for mode in ("shared", "separate"):
+            section = '[verifier]\nenvironment_mode = "separate"\n' if mode == "separate" else ""
+            case(folder, f"{name}-{mode}", solve=attempt.solve, test=attempt.test, image=attempt.image, sections=section)
+    return run_job(life, folder, "forgeries", timeout=480)
+
+
+@pytest.mark.conforms("H-62", "H-106")
+@pytest.mark.parametrize("mode", ["shared", "separate"])
+@pytest.mark.parametrize("name", ATTEMPTS)
+def test_a_forgery_earns_nothing(tried: Finished, name: str, mode: Mode) -> None:
+    attempt = ATTEMPTS[name]
+    assert tried[f"{name}-{mode}"] == (attempt.shared if mode == "shared" else attempt.separate)
+
+
+@pytest.mark.parametrize("name", [name for name, attempt in ATTEMPTS.items() if attempt.flag])
+def test_a_forgery_that_leaves_traces_is_flagged_in_the_row(tried: Finished, name: str) -> None:
+    assert tried.rows[f"{name}-shared"].get(ATTEMPTS[name].flag)
+
+
+def test_only_two_attempts_can_earn_a_reward_and_both_are_flagged() -> None:
+    earning: dict[str, Any] = {name: attempt.flag for name, attempt in ATTEMPTS.items() if attempt.shared[0]}
+    assert earning == {"leaves-a-writer": "leftoverProcesses", "replaces-bash": "changedTools"}
+    assert not [name for name, attempt in ATTEMPTS.items() if attempt.separate[0]]
+
+
+@pytest.mark.parametrize("mode", ["shared", "separate"])
+@pytest.mark.parametrize("name", [name for name, attempt in ATTEMPTS.items() if "TRIED" in attempt.solve])
+def test_an_agent_reaches_nothing_outside_its_task(tried: Finished, name: str, mode: Mode) -> None:
+    output = tried.logs(f"{name}-{mode}")["agent/oracle.txt"].decode()
+    assert "TRIED" in output
+    assert "REACHED" not in output
+
+
+@pytest.mark.parametrize("mode", ["shared", "separate"])
+def test_links_are_kept_as_links_or_not_at_all(tried: Finished, mode: Mode) -> None:
+    kept = tried.logs(f"links-rewards-{mode}")
+    assert not [name for name in kept if name.startswith(("verifier/root/", "verifier/environ"))]
+
+
+def test_a_flood_is_cut(tried: Finished) -> None:
+    assert len(tried.logs("floods-its-output-shared")["agent/oracle.txt"]) < 100_000_000
