@@ -312,4 +312,4 @@ def test_a_judge_that_is_down_is_a_named_error_and_only_its_turns_have_no_value(
     assert (error.reason, judge.usage.requests) == ("JudgeUnavailable", 2)
     results = run(Judged(), Words(), judge=judge)
     assert [list(result.results) for result in results] == [["words"], ["words"]]
-    assert all(result.errors["tone"].startswith("JudgeError: judge: ") for result in results)
+    assert all(result.errors["tone"].startswith("JudgeError: JudgeUnavailable: ") for result in results)

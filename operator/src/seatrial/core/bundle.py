@@ -13,7 +13,7 @@ import math
 import posixpath
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, Literal, NamedTuple
 
 from seatrial import __version__
 from seatrial.api.evaljob import EvalJobSpec
@@ -37,17 +37,34 @@ Tables = dict[str, bytes]
 """File name -> content, ``summary.json`` last: where it is, everything else is."""
 
 
-def build_tables(plan: FrozenPlan, spec: EvalJobSpec, by_trial: Mapping[str, Sequence[Row]], findings: Findings = NOTHING) -> Tables:
+class Run(NamedTuple):
+    """How a bundle calls what it is the result of."""
+
+    id: str
+    kind: Literal["harbor", "imported"] = "harbor"
+    """``imported``: the trials come from a file, no job of this cluster is known to have run them."""
+    labels: Mapping[str, str] = {}
+
+
+def build_tables(
+    plan: FrozenPlan,
+    spec: EvalJobSpec,
+    by_trial: Mapping[str, Sequence[Row]],
+    findings: Findings = NOTHING,
+    *,
+    run: Run | None = None,
+) -> Tables:
     """All files of the bundle.
 
     Args:
         by_trial: rows of each trial in the order of retries, as ``rows.by_trial`` gives them.
         findings: what other metrics than the verifier's rewards found.
+        run: None: as the plan says.
     """
+    run = run or run_of(plan)
     names = {trial.name: trial.key.task for trial in plan.trials}
     ended = [(trial, by_trial[trial.name]) for trial in plan.trials if trial.name in by_trial]
     summary = job_summary([history[-1] for _, history in ended], spec, names, findings)
-    run = run_id(plan)
     further: dict[str, list[MetricScore]] = {}
     for score in findings.scores:
         further.setdefault(score.trial, []).append(score)
@@ -62,10 +79,10 @@ def build_tables(plan: FrozenPlan, spec: EvalJobSpec, by_trial: Mapping[str, Seq
         if row.outcome != "cancelled":
             found = diagnostics.get(row.trial, [])
             if findings.rewards:
-                scores.append(score_record(row, run=run, task=trial.key.task, index=index, primary=summary.primary, diagnostics=found))
-            scores += [metric_record(score, run=run, index=index, retry=row.retry) for score in further.get(row.trial, ())]
-    about = metadata(plan, [row for _, history in ended for row in history])
-    numbers = summary_document(plan, summary, by_trial, findings)
+                scores.append(score_record(row, run=run.id, task=trial.key.task, index=index, primary=summary.primary, diagnostics=found))
+            scores += [metric_record(score, run=run.id, index=index, retry=row.retry) for score in further.get(row.trial, ())]
+    about = metadata(plan, [row for _, history in ended for row in history], run)
+    numbers = summary_document(plan, summary, by_trial, findings, run)
     numbers["thresholds"] = [gate.raw() for gate in judge_thresholds(spec, summary)]
     return {
         "metadata.json": document(about),
@@ -77,25 +94,26 @@ def build_tables(plan: FrozenPlan, spec: EvalJobSpec, by_trial: Mapping[str, Seq
     }
 
 
-def run_id(plan: FrozenPlan) -> str:
+def run_of(plan: FrozenPlan) -> Run:
     """``agent-eval-<UTC time>-<8 hex>`` of the submission."""
     digits = "".join(char for char in plan.created_at if char.isdigit())[:14].ljust(14, "0")
-    return f"agent-eval-{digits}-{hashlib.sha256(plan.uid.encode()).hexdigest()[:8]}"
+    imported = (plan.spec.get("rescore") or {}).get("trials")
+    return Run(f"agent-eval-{digits}-{hashlib.sha256(plan.uid.encode()).hexdigest()[:8]}", "imported" if imported else "harbor")
 
 
-def metadata(plan: FrozenPlan, history: Sequence[Row]) -> dict[str, Any]:
+def metadata(plan: FrozenPlan, history: Sequence[Row], run: Run) -> dict[str, Any]:
     """Who was evaluated, and when."""
     start = min((row.started_at for row in history if row.started_at), default=None)
     end = max((row.ended_at for row in history if row.ended_at), default=None)
     agent = {name: value for name, value in (plan.spec.get("agent") or {}).items() if value not in (None, [], {})}
     return {
         "schema": SCHEMA,
-        "run_id": run_id(plan),
+        "run_id": run.id,
         "job": {"namespace": plan.namespace, "name": plan.job, "uid": plan.uid, "createdAt": plan.created_at},
-        "labels": {},
+        "labels": dict(run.labels),
         "target": {
             "name": str(agent.get("name") or agent.get("importPath") or agent.get("image") or "command"),
-            "kind": "imported" if (plan.spec.get("rescore") or {}).get("trials") else "harbor",
+            "kind": run.kind,
             "version": None,
             "config": agent,
         },
@@ -214,7 +232,7 @@ def _json_value(value: Value) -> Value:
 
 
 def summary_document(
-    plan: FrozenPlan, summary: Summary, by_trial: Mapping[str, Sequence[Row]], findings: Findings = NOTHING
+    plan: FrozenPlan, summary: Summary, by_trial: Mapping[str, Sequence[Row]], findings: Findings, run: Run
 ) -> dict[str, Any]:
     """``summary.json``: the original fields, and the scores and coverage as the status names them."""
     final = [by_trial[trial.name][-1] for trial in plan.trials if trial.name in by_trial]
@@ -236,7 +254,7 @@ def summary_document(
     return {
         **body,
         "schema": SCHEMA,
-        "run_id": run_id(plan),
+        "run_id": run.id,
         "job": {"namespace": plan.namespace, "name": plan.job, "uid": plan.uid, "createdAt": plan.created_at},
         "primary": summary.primary,
         "aggregates": [{"name": item.name, "value": item.value, "count": item.count, "missing": item.missing} for item in summary.scores],

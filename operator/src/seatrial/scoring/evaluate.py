@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from seatrial.scoring.builtin import Metric, MetricFailed, OutputSpec, Row
 from seatrial.scoring.groups import FailureGroup
-from seatrial.scoring.observations import Kind, Observation, Output, Value
+from seatrial.scoring.observations import Kind, Observation, ObservationState, Output, Value
 from seatrial.scoring.rewards import Trial
 from seatrial.scoring.views import View
 
@@ -116,15 +116,19 @@ def metric_outputs(
     for trial in trials:
         for metric, specs in declared.get(trial.task, {}).items():
             for spec in specs:
-                item = _observe(trial, spec, found.get((trial.name, metric)))
+                item = _observe(trial, metric, spec, found.get((trial.name, metric)))
                 observations.setdefault((metric, spec.name, spec.kind), []).append(item)
     return tuple(Output(metric, name, kind, tuple(items)) for (metric, name, kind), items in observations.items())
 
 
-def _observe(trial: Trial, spec: OutputSpec, score: MetricScore | None) -> Observation:
+def observe(score: MetricScore, spec: OutputSpec) -> Observation:
+    """One declared output of one score."""
+    value = score.values.get(spec.name) if score.values is not None else None
+    state: ObservationState = "metric_failed" if score.values is None else "missing" if value is None else "observed"
+    return Observation(score.task, score.trial, state, value)
+
+
+def _observe(trial: Trial, metric: str, spec: OutputSpec, score: MetricScore | None) -> Observation:
     if not trial.is_scoreable:
         return Observation(trial.task, trial.name, "unscored", None)
-    if score is None or score.values is None:
-        return Observation(trial.task, trial.name, "metric_failed", None)
-    value = score.values.get(spec.name)
-    return Observation(trial.task, trial.name, "missing" if value is None else "observed", value)
+    return observe(score or MetricScore(trial.task, trial.name, metric, None), spec)

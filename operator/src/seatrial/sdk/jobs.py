@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from seatrial.api.evaljob import TERMINAL_PHASES
 from seatrial.api.names import EVALJOB, LABEL_JOB, LABEL_TRIAL
@@ -17,6 +17,9 @@ from seatrial.sdk.metric_script import run_script
 from seatrial.sdk.request import JobRequest, build_job
 from seatrial.sdk.results import JobFiles, Raw, Summary, TrialRecord, flat_range, flat_score, read_bundle, reward_rows
 from seatrial.sdk.reuse import rerun_body, rescore_body
+
+if TYPE_CHECKING:
+    from seatrial.sdk.local import EvaluationResult
 
 SUCCESS: Final = "Completed"
 
@@ -247,6 +250,16 @@ class Job:
         """The scores: ``summary.json``, or the status while there is none."""
         found = self.files.summary() if self.refresh() and is_finished(self._raw) else None
         return Summary(found if found is not None else dict(self._raw.get("status", {})))
+
+    def result(self) -> EvaluationResult:
+        """Everything that the job left, as a local evaluation gives it: trials that can be scored again, scores, summary, tables.
+
+        Raises:
+            NotFound: the job is not planned yet.
+        """
+        from seatrial.sdk.local import EvaluationResult
+
+        return EvaluationResult(self.refresh().files.bundle(self._raw))
 
     def trials(self) -> tuple[TrialRecord, ...]:
         """Every trial as far as it is, in plan order.

@@ -15,8 +15,10 @@ from typing import Any, ClassVar, Final, NamedTuple, Protocol, TypeVar
 
 from pydantic import BaseModel
 
+from seatrial.scoring.builtin import OutputSpec
+from seatrial.scoring.evaluate import MetricScore, observe
 from seatrial.scoring.groups import FailureGroup, Severity, group_labels
-from seatrial.scoring.observations import Observation, Output
+from seatrial.scoring.observations import Output, Value
 
 Schema = TypeVar("Schema", bound=BaseModel)
 
@@ -98,19 +100,36 @@ class TurnMetric:
         """Called once before the first turn is evaluated."""
         self._llm = provider
 
+    def applies(self, given: ScoreInput, *, is_last: bool) -> bool:
+        """Whether this turn is one to judge; a turn that is not has no value and no error."""
+        return True
+
+    @property
+    def output(self) -> OutputSpec:
+        """What a trial's turns add up to."""
+        raise NotImplementedError
+
 
 class QuantitativeMetric(TurnMetric):
-    """A number for each turn."""
+    """A number for each turn; a trial has their mean."""
+
+    @property
+    def output(self) -> OutputSpec:
+        return OutputSpec("value", "continuous", required=False)
 
     async def score(self, given: ScoreInput) -> QuantResult:
         raise NotImplementedError
 
 
 class QualitativeMetric(TurnMetric):
-    """A label for each turn."""
+    """A label for each turn; a trial has the number of failing ones."""
 
     failure_labels: ClassVar[frozenset[str] | None] = None
     """Labels that are failures; None: every label but ``no failure``."""
+
+    @property
+    def output(self) -> OutputSpec:
+        return OutputSpec("failures", "discrete", required=False)
 
     async def evaluate(self, given: ScoreInput) -> QualResult:
         raise NotImplementedError
@@ -142,22 +161,26 @@ class Conversation:
 
 
 async def evaluate(
-    conversations: Sequence[Conversation], metrics: Sequence[TurnMetric], *, judge: JudgeModel | None = None, concurrency: int = 4
+    conversations: Sequence[Conversation],
+    metrics: Sequence[TurnMetric],
+    *,
+    judge: JudgeModel | None = None,
+    concurrency: int | asyncio.Semaphore = 4,
 ) -> tuple[TurnResult, ...]:
     """Every metric on every turn, at most ``concurrency`` at a time; a metric that raises has no value for that turn, and the rest goes on.
+
+    Args:
+        concurrency: a semaphore bounds these calls together with others.
 
     Raises:
         TypeError: a metric is neither quantitative nor qualitative.
         ValueError: two metrics have one name.
     """
-    for metric in metrics:
-        if not isinstance(metric, QuantitativeMetric | QualitativeMetric):
-            raise TypeError(f"{type(metric).__name__} extends neither QuantitativeMetric nor QualitativeMetric")
-        if judge is not None:
+    check_metrics(metrics)
+    if judge is not None:
+        for metric in metrics:
             metric.set_llm(judge)
-    if len({metric.name for metric in metrics}) != len(metrics):
-        raise ValueError(f"metric names must be unique: {', '.join(sorted(metric.name for metric in metrics))}")
-    slots = asyncio.Semaphore(concurrency)
+    slots = concurrency if isinstance(concurrency, asyncio.Semaphore) else asyncio.Semaphore(concurrency)
 
     async def one(metric: TurnMetric, given: ScoreInput) -> QuantResult | QualResult | str:
         async with slots:
@@ -167,9 +190,10 @@ async def evaluate(
                 return f"{type(error).__name__}: {error}"[:500]
 
     async def turn(conversation: Conversation, index: int) -> TurnResult:
-        given = input_of(conversation, index)
-        answers = await asyncio.gather(*(one(metric, given) for metric in metrics))
-        named = {metric.name: answer for metric, answer in zip(metrics, answers, strict=True)}
+        given, is_last = input_of(conversation, index), index == len(conversation.turns) - 1
+        asked = [metric for metric in metrics if metric.applies(given, is_last=is_last)]
+        answers = await asyncio.gather(*(one(metric, given) for metric in asked))
+        named = {metric.name: answer for metric, answer in zip(asked, answers, strict=True)}
         return TurnResult(
             conversation.trial,
             index,
@@ -178,6 +202,20 @@ async def evaluate(
         )
 
     return tuple(await asyncio.gather(*(turn(item, index) for item in conversations for index in range(len(item.turns)))))
+
+
+def check_metrics(metrics: Sequence[TurnMetric]) -> None:
+    """Refuse what cannot be evaluated.
+
+    Raises:
+        TypeError: a metric is neither quantitative nor qualitative.
+        ValueError: two metrics have one name.
+    """
+    for metric in metrics:
+        if not isinstance(metric, QuantitativeMetric | QualitativeMetric):
+            raise TypeError(f"{type(metric).__name__} extends neither QuantitativeMetric nor QualitativeMetric")
+    if len({metric.name for metric in metrics}) != len(metrics):
+        raise ValueError(f"metric names must be unique: {', '.join(sorted(metric.name for metric in metrics))}")
 
 
 async def _call(metric: TurnMetric, given: ScoreInput) -> QuantResult | QualResult:
@@ -210,30 +248,37 @@ def input_of(conversation: Conversation, index: int) -> ScoreInput:
     )
 
 
+def turn_score(metric: TurnMetric, conversation: Conversation, results: Sequence[TurnResult]) -> MetricScore:
+    """What a metric made of a trial: ``value`` is the mean over its turns, ``failures`` a count; without any value it failed where a turn
+    did, and otherwise has none. Every turn is in ``turns``."""
+    turns: list[dict[str, Any]] = []
+    for result in results:
+        if (answer := result.results.get(metric.name)) is not None:
+            turns.append({"turn_index": result.turn_index, "value": answer.value, "reason": answer.reason})
+        elif (error := result.errors.get(metric.name)) is not None:
+            turns.append({"turn_index": result.turn_index, "error": error})
+    values = [turn["value"] for turn in turns if "value" in turn]
+    errors = [turn["error"] for turn in turns if "error" in turn]
+    message = f"{len(errors)} of {len(turns)} turns have no value: {errors[0]}" if errors else None
+    details = {"failed_turns": len(errors)} if errors else {}
+    found: dict[str, Value] | None = None if errors else {}
+    if values and isinstance(metric, QualitativeMetric):
+        found = {metric.output.name: sum(metric.is_failure(str(label)) for label in values)}
+    elif values:
+        found = {metric.output.name: math.fsum(values) / len(values)}
+    return MetricScore(conversation.task, conversation.trial, metric.name, found, message, details, tuple(turns))
+
+
 def turn_outputs(conversations: Sequence[Conversation], metrics: Sequence[TurnMetric], results: Sequence[TurnResult]) -> tuple[Output, ...]:
-    """One output per metric, for scores and gates: ``<name>.value`` is a trial's mean over its turns, ``<name>.failures`` a count."""
+    """One output per metric over all conversations, for scores and gates."""
     by_trial: dict[str, list[TurnResult]] = {}
     for result in results:
         by_trial.setdefault(result.trial, []).append(result)
     outputs = []
     for metric in metrics:
-        observations = []
-        for conversation in conversations:
-            mine = by_trial.get(conversation.trial, [])
-            values = [result.results[metric.name].value for result in mine if metric.name in result.results]
-            if not values:
-                failed = any(metric.name in result.errors for result in mine)
-                observations.append(Observation(conversation.task, conversation.trial, "metric_failed" if failed else "missing", None))
-                continue
-            if isinstance(metric, QualitativeMetric):
-                value = float(sum(metric.is_failure(str(label)) for label in values))
-            else:
-                value = math.fsum(float(number) for number in values) / len(values)
-            observations.append(Observation(conversation.task, conversation.trial, "observed", value))
-        is_label = isinstance(metric, QualitativeMetric)
-        outputs.append(
-            Output(metric.name, "failures" if is_label else "value", "discrete" if is_label else "continuous", tuple(observations))
-        )
+        scores = [turn_score(metric, conversation, by_trial.get(conversation.trial, [])) for conversation in conversations]
+        observations = tuple(observe(score, metric.output) for score in scores)
+        outputs.append(Output(metric.name, metric.output.name, metric.output.kind, observations))
     return tuple(outputs)
 
 

@@ -20,6 +20,21 @@ METADATA_TASK: Final = "harbor_task_dir"
 
 
 @dataclass(frozen=True)
+class HarborRewardMetric:
+    """The verifier's rewards as a metric. The one that discovery attaches is a placeholder: a run names its output after the reward key."""
+
+    output_name: str = "reward"
+    """Counts only where saved trials are scored without a runner."""
+    description: str = ""
+    labels: tuple[str, ...] = ()
+    type: str = "harbor_reward"
+
+
+def _reward_only() -> list[Any]:
+    return [HarborRewardMetric()]
+
+
+@dataclass(frozen=True)
 class PlainTask:
     """A task without its folder, such as one read back from the results of an evaluation."""
 
@@ -27,6 +42,10 @@ class PlainTask:
     intent: str
     inputs: Mapping[str, Any]
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    metrics: list[Any] = field(default_factory=_reward_only, compare=False)
+    """The reward metric first; append others, or replace the list."""
+    views: dict[str, Any] = field(default_factory=dict, compare=False)
+    """Name -> view over outputs of the metrics."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +61,10 @@ class HarborTask:
     """Absolute."""
     metadata: Mapping[str, str]
     checked: CheckedTask = field(compare=False, repr=False)
+    metrics: list[Any] = field(default_factory=_reward_only, compare=False)
+    """The reward metric first; append others, or replace the list."""
+    views: dict[str, Any] = field(default_factory=dict, compare=False)
+    """Name -> view over outputs of the metrics."""
 
 
 class HarborTaskCollection(Sequence[HarborTask]):
@@ -125,7 +148,7 @@ def as_base_task(task: HarborTask | PlainTask) -> PlainTask:
     """The task without its folder; a plain task is returned as it is."""
     if isinstance(task, PlainTask):
         return task
-    return PlainTask(id=task.id, intent=task.intent, inputs=task.inputs, metadata=task.metadata)
+    return PlainTask(id=task.id, intent=task.intent, inputs=task.inputs, metadata=task.metadata, metrics=task.metrics, views=task.views)
 
 
 def _task(root: Path, checked: CheckedTask) -> HarborTask:
