@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import json
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,17 +16,20 @@ import pandas
 import pyarrow.parquet
 import pytest
 from tests.builders import JobBuilder, make_job, make_row, make_task
+from tests.judge_server import JudgeServer, Reply, answer
 
 from seatrial.cli.main import main
 from seatrial.core.bundle import build_tables
 from seatrial.core.frozen import encode_plan
-from seatrial.core.naming import job_prefix, plan_key, result_key, rows_key
+from seatrial.core.naming import job_prefix, logs_key, plan_key, result_key, rows_key
 from seatrial.core.rows import Row, TrialError, to_lines
 from seatrial.core.status import job_summary
 from seatrial.effects.store import Store, StoreSettings
 from seatrial.sdk.cluster import Cluster, ClusterSettings
 from seatrial.sdk.exports import github_annotations, github_summary, junit_xml
 from seatrial.sdk.jobs import Job
+from seatrial.sdk.local import AgentEvaluator
+from seatrial.sdk.saved_trials import tasks_of
 
 EVIL = "bad <b>|pipe|\x1b[31m\n::error::owned & co"
 LOST = TrialError("NodeLost", "RuntimeError", "infrastructure", EVIL)
@@ -307,6 +312,186 @@ def test_rescore_and_rerun_make_jobs_over_the_old_one(seatrial: Callable[..., Ra
     assert kube.get("evaljobs", "more")["spec"] == {"taskset": "suite", "cache": {"job": "job", "rerunErrors": ["NodeLost"]}, "attempts": 3}
     assert seatrial("run", "--rerun-errors", "NodeLost", "-d", "suite").code == 2
     assert seatrial("run", "--from", "again", "--detach").code == 2
+
+
+# --- scored here: metrics, judges, saved trials -----------------------------------------------------------------------------------------
+
+
+TONE = """
+from seatrial.sdk import QualitativeMetric, QualResult
+
+class Manners(QualitativeMetric):
+    name = "manners"
+
+    async def evaluate(self, given):
+        return QualResult("rude" if "!" in given.agent_message else "no failure", "punctuation")
+"""
+
+
+def trajectory_archive(says: str) -> bytes:
+    """A trial's logs with an ATIF trajectory of one turn."""
+    steps = [{"source": "user", "message": "Book a table."}, {"source": "agent", "message": says}]
+    data = json.dumps({"schema_version": "ATIF-v1.7", "steps": steps}).encode()
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w:gz") as archive:
+        info = tarfile.TarInfo("agent/trajectory.json")
+        info.size = len(data)
+        archive.addfile(info, io.BytesIO(data))
+    return out.getvalue()
+
+
+@pytest.fixture
+def talking_job(write_job: Callable[..., Any], store: Store) -> str:
+    """A job of three scored trials, two of which left a trajectory; the third one's is missing."""
+    item = write_job("talks", [1.0, 0.0, 1.0, None])
+    prefix = job_prefix("evals", "talks", item["metadata"]["uid"])
+    names = [trial.name for trial in job_of_ten().plan().trials]
+    for name, says in ((names[0], "Booked for you."), (names[1], "No!")):
+        store.put(logs_key(prefix, name, 0), trajectory_archive(says))
+    return "talks"
+
+
+@pytest.fixture
+def metric_list(tmp_path: Path) -> Callable[..., Path]:
+    """``metric_list(endpoint, **more)`` writes a list with a judged, a custom and a plain metric."""
+
+    def write(endpoint: str, **more: Any) -> Path:
+        (tmp_path / "manners.py").write_text(TONE)
+        body = {
+            "metrics": [
+                {"type": "exact-match", "config": {"reference": "booked for you"}},
+                {"type": "helpfulness"},
+                {"class": "manners:Manners", "source": "manners.py"},
+            ],
+            "judge": {"endpoint": endpoint, "model": "m", "attempts": 2, "pauseSeconds": 0, "promptPrice": 1, "completionPrice": 2},
+            **more,
+        }
+        (tmp_path / "metrics.yaml").write_text(json.dumps(body))
+        return tmp_path / "metrics.yaml"
+
+    return write
+
+
+def by_answer(body: dict[str, Any]) -> Reply:
+    """Marks 5 for a booking and 2 otherwise; merges all groups it is shown."""
+    shown = body["messages"][1]["content"]
+    if body["response_format"]["json_schema"]["name"] == "MergedGroups":
+        ids = [group["id"] for group in json.loads(shown)]
+        return answer(json.dumps({"groups": [{"label": "bad manners", "severity": "critical", "ids": ids, "explanation": "shouts"}]}))
+    mark = 5 if "Booked" in json.loads(shown)["agent"] else 2
+    return answer(json.dumps({"value": mark, "reason": "read"}), prompt_tokens=10, completion_tokens=5)
+
+
+@pytest.mark.conforms("N-93", "N-185", "N-187", "N-189", "N-191", "N-192")
+def test_a_jobs_trials_are_scored_here_with_listed_metrics_and_a_judge(
+    seatrial: Callable[..., Ran], talking_job: str, metric_list: Callable[..., Path], tmp_path: Path
+) -> None:
+    with JudgeServer(by_answer) as server:
+        file = metric_list(server.endpoint, thresholds={"helpfulness": 4.0, "manners.failures.mean": 0.0}, judgeGroups=True)
+        ran = seatrial("rescore", talking_job, "--metrics", str(file), "-d", str(tmp_path / "out"))
+        lines = {line.split()[0]: line.split() for line in ran.out.splitlines() if line}
+        assert ran.code == 1
+        assert lines["reward.mean"] == ["reward.mean", "0.667", "3", "1", "-"]
+        assert lines["exact-match.exact-match.mean"] == ["exact-match.exact-match.mean", "0.333", "3", "1", "-"]
+        assert lines["helpfulness.value.mean"] == ["helpfulness.value.mean", "3.500", "2", "2", "missed"]
+        assert lines["manners.failures.mean"] == ["manners.failures.mean", "0.500", "2", "2", "passed"]
+        assert lines["bad"][:4] == ["bad", "manners", "critical", "1"]
+        assert "Judge    m: 3 requests, 20 + 10 tokens, 0.0000 USD" in ran.out
+        assert "Missed   helpfulness.value.mean is 3.5, at least 4.0 was asked for" in ran.out
+        document = json.loads(seatrial("rescore", talking_job, "--metrics", str(file), "-o", "json").out)
+    assert document["judge"]["cost_usd"] == pytest.approx(0.00004)
+    turns = [trial["turns"] for trial in document["trials"][:2]]
+    assert [turn[0]["metrics"]["manners"]["value"] for turn in turns] == ["no failure", "rude"]
+    assert [turn[0]["metrics"]["helpfulness"]["value"] for turn in turns] == [5.0, 2.0]
+    saved = json.loads((tmp_path / "out/summary.json").read_text())
+    assert saved["metric_coverage"]["helpfulness"]["value"] == {"total": 4, "scored": 2, "failed": 2, "missing": 0}
+    assert (tmp_path / "out/report.html").is_file()
+
+
+@pytest.mark.parametrize(
+    "failing",
+    [((503, b""), "JudgeUnavailable"), (answer("I would say four"), "JudgeMalformed"), ((401, b""), "JudgeRefused")],
+    ids=["outage", "malformed", "refused"],
+)
+def test_a_judge_that_fails_is_a_named_error_and_the_results_are_saved(
+    seatrial: Callable[..., Ran], talking_job: str, metric_list: Callable[..., Path], tmp_path: Path, failing: tuple[Reply, str]
+) -> None:
+    reply, reason = failing
+    with JudgeServer(lambda body: reply) as server:
+        file = metric_list(server.endpoint, judgeGroups=True, thresholds={"helpfulness": 4.0})
+        ran = seatrial("rescore", talking_job, "--metrics", str(file), "-d", str(tmp_path / "out"))
+    assert (ran.code, f"{reason}" in ran.out) == (1, True)
+    summary = json.loads((tmp_path / "out/summary.json").read_text())
+    scores = {score["name"]: (score["value"], score["count"], score["missing"]) for score in summary["aggregates"]}
+    assert scores["reward.mean"] == (pytest.approx(2 / 3), 3, 1)
+    assert scores["helpfulness.value.mean"] == (None, 0, 4)
+    assert scores["manners.failures.mean"] == (0.5, 2, 2)
+    assert summary["judge"]["failures"] == {reason: 3}
+    assert summary["judge"]["grouping"].startswith(reason)
+    assert {group["label"] for group in summary["failure_groups"]} == {"NodeLost", "manners: rude"}
+
+
+@pytest.mark.conforms("N-98", "N-134")
+def test_a_harbor_job_directory_gives_the_scores_of_the_job_it_came_from(
+    seatrial: Callable[..., Ran], exported: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "metrics.yaml").write_text("metrics: [{type: exact-match, config: {reference: x}}]")
+    document = json.loads(seatrial("rescore", "--harbor-job", str(exported), "--metrics", str(tmp_path / "metrics.yaml"), "-o", "json").out)
+    scores = {score["name"]: (score["value"], score["count"], score["missing"]) for score in document["scores"]}
+    assert scores["reward.mean"] == (1.0, 2, 1)
+    assert scores["reward.mean.zero"] == (pytest.approx(2 / 3), 3, 0)
+
+
+@pytest.mark.conforms("N-98")
+def test_a_harbor_job_directory_is_stored_for_a_job_that_scores_it(
+    seatrial: Callable[..., Ran], exported: Path, kube: Any, store: Store
+) -> None:
+    member_line = json.dumps({"ref": "evals/t0#x", "archive": "filesets/evals/s/a", "sha256": "0" * 64}) + "\n"
+    store.put("filesets/evals/tasksets/suite.jsonl", member_line.encode())
+    digest = hashlib.sha256(member_line.encode()).hexdigest()
+    manifest = {"ref": "filesets/evals/tasksets/suite.jsonl", "sha256": digest}
+    place = {"namespace": "evals"}
+    kube.put("tasks", {"kind": "Task", "metadata": {"name": "t0", **place}, "spec": {}, "status": {"nativeTaskId": "bench/t0"}})
+    kube.put("tasksets", {"kind": "Taskset", "metadata": {"name": "suite", **place}, "spec": {}, "status": {"manifest": manifest}})
+    ran = seatrial("rescore", "--harbor-job", str(exported), "--taskset", "suite", "--job-name", "old", "--detach")
+    assert ran.code == 0, ran.err
+    spec = kube.get("evaljobs", "old")["spec"]
+    ref, sha256 = spec["rescore"]["trials"]["ref"], spec["rescore"]["trials"]["sha256"]
+    assert (spec["rescore"]["taskset"], spec["rewardKey"], ref) == ("suite", "reward", f"evals/saved-trials#{sha256[:20]}/trials.jsonl")
+    key = f"filesets/{ref.replace('#', '/')}"
+    data = store.get(key, max_bytes=10**6)
+    assert hashlib.sha256(data).hexdigest() == sha256
+    lines = [json.loads(line) for line in data.splitlines()]
+    assert [line["task_id"] for line in lines] == ["bench/t0", "bench/t0"]
+    for line in lines:
+        for kind in ("result", "logs"):
+            stored = store.get(f"{key.removesuffix('trials.jsonl')}{line['evidence'][kind]['ref']}", max_bytes=10**6)
+            assert hashlib.sha256(stored).hexdigest() == line["evidence"][kind]["sha256"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [(), ("job", "--harbor-job", "x"), ("--trials", "x", "--harbor-job", "y"), ("--trials", "nothing.jsonl"), ("--harbor-job", "nothing")],
+)
+def test_a_rescore_needs_exactly_one_source_and_saved_trials_their_taskset(
+    seatrial: Callable[..., Ran], arguments: tuple[str, ...]
+) -> None:
+    assert seatrial("rescore", *arguments).code == 2
+
+
+@pytest.mark.conforms("N-133", "N-134")
+def test_a_finished_jobs_result_is_of_the_same_kind_as_a_local_one_and_can_be_scored_again(job: Job) -> None:
+    result = job.result()
+    tasks = tasks_of(result.trials)
+    again = AgentEvaluator().run_sync(tasks, trials=result.trials)
+    assert type(again) is type(result)
+    for name in ("scores", "error_trial_ids", "harbor_metrics", "outcome", "task_metric_values", "failure_groups"):
+        assert again.summary.raw[name] == result.summary.raw[name], name
+    assert [trial.metadata for trial in again.trials] == [
+        {**trial.metadata, "harbor_trial_dir": f"trials/{trial.id}/0"} for trial in result.trials
+    ]
+    assert {record["metric_type"] for record in again.to_records()} == {"harbor_reward"}
+    assert again.to_records("aggregate")[0]["name"] == "harbor_reward.reward"
 
 
 # --- as Harbor's job directory ----------------------------------------------------------------------------------------------------------

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Literal
 
 import pytest
 from pydantic import BaseModel
+from tests.judge_server import JudgeServer, answer
 
 from seatrial.scoring.groups import FailureGroup, reaches
 from seatrial.sdk.judge import ChatJudge, JudgeError, JudgeSettings
@@ -204,45 +202,14 @@ def test_turns_are_read_from_a_trajectory_and_other_shapes_are_left_out() -> Non
 # --- a judge over HTTP ------------------------------------------------------------------------------------------------------------------
 
 
-class Server:
-    """Answers chat completions from a list of (status, body)."""
-
-    def __init__(self) -> None:
-        self.answers: list[tuple[int, bytes]] = []
-        self.asked: list[tuple[dict[str, Any], str | None]] = []
-        server = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                server.asked.append((body, self.headers.get("Authorization")))
-                status, data = server.answers.pop(0)
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(data)))
-                self.end_headers()
-                self.wfile.write(data)
-
-            def log_message(self, format: str, *args: Any) -> None:
-                pass
-
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.endpoint = f"http://127.0.0.1:{self._http.server_address[1]}/v1"
-        threading.Thread(target=self._http.serve_forever, daemon=True).start()
-
-    def close(self) -> None:
-        self._http.shutdown()
-        self._http.server_close()
+@pytest.fixture
+def server() -> Iterator[JudgeServer]:
+    with JudgeServer() as made:
+        yield made
 
 
 @pytest.fixture
-def server() -> Iterator[Server]:
-    made = Server()
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def ask(server: Server, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[ChatJudge, Tone | JudgeError]]:
+def ask(server: JudgeServer, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[ChatJudge, Tone | JudgeError]]:
     """Asks a judge at the server once."""
     monkeypatch.setenv("TEST_JUDGE_KEY", "of this test")
 
@@ -257,15 +224,11 @@ def ask(server: Server, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[
     return call
 
 
-def answer(content: str, **usage: int) -> tuple[int, bytes]:
-    return 200, json.dumps({"choices": [{"message": {"content": content}}], "usage": usage}).encode()
-
-
 GOOD = answer('{"score": 4.0, "label": "on brand"}', prompt_tokens=11, completion_tokens=7)
 
 
 @pytest.mark.conforms("N-183")
-def test_a_judge_answers_with_an_object_of_the_schema_and_its_cost_is_counted(server: Server, ask: Callable[..., Any]) -> None:
+def test_a_judge_answers_with_an_object_of_the_schema_and_its_cost_is_counted(server: JudgeServer, ask: Callable[..., Any]) -> None:
     server.answers = [GOOD]
     judge, found = ask()
     assert found == Tone(score=4.0, label="on brand")
@@ -288,7 +251,7 @@ def test_a_judge_answers_with_an_object_of_the_schema_and_its_cost_is_counted(se
     ],
     ids=lambda item: str(item)[:40],
 )
-def test_a_busy_server_and_a_malformed_answer_are_asked_again(server: Server, ask: Callable[..., Any], bad: tuple[int, bytes]) -> None:
+def test_a_busy_server_and_a_malformed_answer_are_asked_again(server: JudgeServer, ask: Callable[..., Any], bad: tuple[int, bytes]) -> None:
     server.answers = [bad, GOOD]
     judge, found = ask()
     assert (found, judge.usage.requests) == (Tone(score=4.0, label="on brand"), 2)
@@ -299,7 +262,7 @@ def test_a_busy_server_and_a_malformed_answer_are_asked_again(server: Server, as
     [((503, b""), "JudgeUnavailable", 3), (answer("?"), "JudgeMalformed", 3), ((401, b""), "JudgeRefused", 1)],
 )
 def test_a_judge_that_stays_bad_is_a_named_error(
-    server: Server, ask: Callable[..., Any], bad: tuple[int, bytes], reason: str, requests: int
+    server: JudgeServer, ask: Callable[..., Any], bad: tuple[int, bytes], reason: str, requests: int
 ) -> None:
     server.answers = [bad] * 3
     judge, error = ask()
@@ -313,3 +276,69 @@ def test_a_judge_that_is_down_is_a_named_error_and_only_its_turns_have_no_value(
     results = run(Judged(), Words(), judge=judge)
     assert [list(result.results) for result in results] == [["words"], ["words"]]
     assert all(result.errors["tone"].startswith("JudgeError: JudgeUnavailable: ") for result in results)
+
+
+def test_the_schema_is_strict_and_a_temperature_is_sent_only_where_asked_for(server: JudgeServer) -> None:
+    server.answers = [GOOD, GOOD]
+    for temperature in (0.0, None):
+        judge = ChatJudge(JudgeSettings(server.endpoint, "m", key_variable="NOT_SET_HERE", temperature=temperature))
+        asyncio.run(judge.generate_object(Tone, [{"role": "user", "content": "rate"}]))
+    (first, key), (second, _) = server.asked
+    assert first["response_format"] == {
+        "type": "json_schema",
+        "json_schema": {
+            "name": "Tone",
+            "strict": True,
+            "schema": {
+                "title": "Tone",
+                "type": "object",
+                "properties": {
+                    "score": {"title": "Score", "type": "number"},
+                    "label": {"title": "Label", "type": "string", "enum": ["on brand", "off brand", "no failure"]},
+                },
+                "required": ["score", "label"],
+                "additionalProperties": False,
+            },
+        },
+    }
+    assert (first["temperature"], key, "temperature" in second) == (0.0, None, False)
+
+
+def test_unusable_answers_cost_too_and_what_was_never_got_is_counted_by_reason(server: JudgeServer) -> None:
+    server.answers = [answer("?", prompt_tokens=100, completion_tokens=10)] * 2
+    judge = ChatJudge(JudgeSettings(server.endpoint, "m", attempts=2, pause_seconds=0.001, prompt_price=2.0, completion_price=10.0))
+    with pytest.raises(JudgeError):
+        asyncio.run(judge.generate_object(Tone, [{"role": "user", "content": "rate"}]))
+    assert judge.usage.raw() == {
+        "model": "m",
+        "requests": 2,
+        "prompt_tokens": 200,
+        "completion_tokens": 20,
+        "cost_usd": pytest.approx(0.0006),
+        "failures": {"JudgeMalformed": 1},
+    }
+
+
+def test_a_server_that_asks_for_time_gets_it(server: JudgeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+
+    monkeypatch.setattr("seatrial.sdk.judge.asyncio.sleep", sleep)
+    server.headers = {"Retry-After": "7"}
+    server.answers = [(429, b""), GOOD]
+    judge = ChatJudge(JudgeSettings(server.endpoint, "m", pause_seconds=1.0))
+    asyncio.run(judge.generate_object(Tone, [{"role": "user", "content": "rate"}]))
+    server.headers = {"Retry-After": "100000"}
+    server.answers = [(503, b""), GOOD]
+    asyncio.run(judge.generate_object(Tone, [{"role": "user", "content": "rate"}]))
+    assert pauses == [7.0, 60.0]
+
+
+def test_a_key_with_a_line_break_is_refused_before_it_is_sent(server: JudgeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TEST_JUDGE_KEY", "of this test\nX-Other: 1")
+    judge = ChatJudge(JudgeSettings(server.endpoint, "m", key_variable="TEST_JUDGE_KEY"))
+    with pytest.raises(JudgeError) as refused:
+        asyncio.run(judge.generate_object(Tone, [{"role": "user", "content": "rate"}]))
+    assert (refused.value.reason, "of this test" in str(refused.value), server.asked) == ("JudgeRefused", False, [])

@@ -16,6 +16,7 @@ from seatrial.cli.options import Output
 
 if TYPE_CHECKING:
     from seatrial.scoring.compare import Comparison
+    from seatrial.sdk.local import EvaluationResult
 
 Raw = Mapping[str, Any]
 NONE: Final = "-"
@@ -199,6 +200,30 @@ SCORE_COLUMNS: Final = [
     Column("COUNT", lambda score: score.get("count")),
     Column("MISSING", lambda score: score.get("missing")),
 ]
+
+
+LOCAL_SCORE_COLUMNS: Final = [*SCORE_COLUMNS, Column("GATE", lambda score: score.get("gate"))]
+GROUP_COLUMNS: Final = [
+    Column("FAILURE", lambda group: group["label"]),
+    Column("SEVERITY", lambda group: group["severity"]),
+    Column("COUNT", lambda group: group["occurrences"]),
+    Column("TRIALS", lambda group: ", ".join(group["examples"])),
+]
+
+
+def local_report(result: EvaluationResult) -> str:
+    """Scores with the marks of their gates, groups of failures, what the judge was asked, and what was missed; for people."""
+    gates = {gate["score"]: "passed" if gate["passed"] else "missed" for gate in result.summary.raw["thresholds"]}
+    parts = [table(LOCAL_SCORE_COLUMNS, [{**score, "gate": gates.get(score["name"])} for score in result.summary.scores])]
+    if result.failure_groups:
+        parts.append(table(GROUP_COLUMNS, result.failure_groups))
+    if (judge := result.summary.raw.get("judge")) is not None and "requests" in judge:
+        cost = "cost not known" if judge["cost_usd"] is None else f"{judge['cost_usd']:.4f} USD"
+        failures = "".join(f", {count} x {printable(reason)}" for reason, count in judge["failures"].items())
+        text = f"{judge['requests']} requests, {judge['prompt_tokens']} + {judge['completion_tokens']} tokens, {cost}{failures}"
+        parts.append(f"Judge    {printable(judge['model'])}: {text}")
+    parts += [f"Missed   {printable(problem)}" for problem in result.problems]
+    return "\n\n".join(parts)
 
 
 def reward_key(job: Raw) -> str:

@@ -13,21 +13,28 @@ from __future__ import annotations
 import asyncio
 import functools
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar
 
 from seatrial.api.names import EVALJOB
+from seatrial.core.saved import SavedTrial, recorded_key
 from seatrial.effects.store import Store, StoreSettings
 from seatrial.sdk.cluster import Cluster, ClusterSettings, Raw
 from seatrial.sdk.jobs import Job, is_finished, submit
+from seatrial.sdk.metric_bundle import Metrics
 from seatrial.sdk.publish import FoundSuite, Progress, PublishOptions, PublishReport, find_suite, publish
 from seatrial.sdk.request import JobRequest
+from seatrial.sdk.reuse import saved_body
 from seatrial.sdk.revisions import Revision
+from seatrial.sdk.saved_trials import FolderEvidence, store_trials
 from seatrial.sdk.storage import StoreOptions, store_settings
 from seatrial.sdk.tasks import PreparedTask, StoredObject, Tasks, Tasksets
 from seatrial.taskpkg.collection import HarborTask
+
+if TYPE_CHECKING:
+    from seatrial.sdk.harbor_runner import HarborAgentTaskRunner
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -87,6 +94,11 @@ class Evaluator:
         return Tasksets(self._cluster, self.store)
 
     @property
+    def metrics(self) -> Metrics:
+        """Bundles of metric classes."""
+        return Metrics(self.store(), self.namespace)
+
+    @property
     def results(self) -> Results:
         """What jobs left."""
         return Results(self._cluster, self.store)
@@ -117,14 +129,48 @@ class Evaluator:
         return publish(Path(path), chosen, cluster=self._cluster, settings=self.store().settings, progress=progress)
 
     def submit(
-        self, *, taskset: str | None = None, tasks: tuple[str, ...] | list[str] = (), agent: str | None = None, **options: Any
+        self,
+        *,
+        taskset: str | None = None,
+        tasks: tuple[str, ...] | list[str] = (),
+        agent: str | None = None,
+        target: HarborAgentTaskRunner | None = None,
+        trials: Sequence[SavedTrial] | None = None,
+        evidence: FolderEvidence | None = None,
+        **options: Any,
     ) -> Job:
         """Create an EvalJob; ``options`` are those of ``JobRequest``.
 
+        Args:
+            target: NeMo's form of agent and options: a runner with a configuration.
+            trials: score these saved trials, of the tasks of ``taskset``, instead of running anything. Takes ``name``, ``metrics`` and
+                ``thresholds``.
+            evidence: where the trials' files are; they are stored beside the trials.
+
         Raises:
+            TypeError: target and trials, trials without a taskset, or a target that cannot be submitted.
+            SavedTrialsRefused: the trials do not carry one reward key.
             InvalidSpec: it is refused, before or by the API server.
         """
+        if trials is not None:
+            if target is not None or agent is not None or tasks:
+                raise TypeError("give exactly one of target and trials; saved trials have run already")
+            if taskset is None:
+                raise TypeError("saved trials need taskset: the tasks that they are of")
+            return self._job(self._cluster.create(EVALJOB, self._saved_body(taskset, trials, evidence, options)))
+        if target is not None:
+            if target.config is None or agent is not None:
+                raise TypeError("target must be a task runner with a configuration, and names the agent itself")
+            options = {**target.config.options(), **options}
+            agent = options.pop("agent")
         return self._job(submit(self._cluster, JobRequest(taskset=taskset, tasks=tuple(tasks), agent=agent, **options)))
+
+    def _saved_body(
+        self, taskset: str, trials: Sequence[SavedTrial], evidence: FolderEvidence | None, options: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        key = recorded_key(trials)
+        file = store_trials(self.store(), self.namespace, trials, evidence=evidence)
+        return saved_body(file, namespace=self.namespace, taskset=taskset, reward_key=key, **options)
 
     def run(self, path: str | Path, *, agent: str | None = None, **options: Any) -> Job:
         """Publish ``path`` without a Taskset, submit its tasks and wait.
@@ -216,11 +262,40 @@ class Results:
         return {"name": job.name, "job_id": job.uid, "phase": job.phase, "summary": job.files.summary()}
 
 
-class AsyncTasks:
-    """``Tasks``, awaited."""
+Inner = TypeVar("Inner", Tasks, Tasksets)
 
-    def __init__(self, inner: Tasks) -> None:
-        self._inner = inner
+
+class _AsyncCollection(Generic[Inner]):
+    """What Tasks and Tasksets have in common, awaited."""
+
+    def __init__(self, inner: Inner) -> None:
+        self._inner: Inner = inner
+
+    async def retrieve(
+        self, name: str, *, revision: str | int | None = None, tag: str | None = None, namespace: str | None = None
+    ) -> StoredObject:
+        """The object, or its content as of a revision or tag."""
+        return await _in_thread(self._inner.retrieve, name, revision=revision, tag=tag, namespace=namespace)
+
+    async def list(self, **conditions: Any) -> list[StoredObject]:
+        """The objects that meet all conditions."""
+        return await _in_thread(lambda: [*self._inner.list(**conditions)])
+
+    async def list_revisions(self, name: str, *, namespace: str | None = None) -> tuple[Revision, ...]:
+        """All published revisions, newest first."""
+        return await _in_thread(self._inner.list_revisions, name, namespace=namespace)
+
+    async def tag(self, name: str, *, tag: str, revision: str | None = None, namespace: str | None = None) -> StoredObject:
+        """Give a revision a tag."""
+        return await _in_thread(self._inner.tag, name, tag=tag, revision=revision, namespace=namespace)
+
+    async def delete(self, name: str, *, namespace: str | None = None) -> None:
+        """Remove the object."""
+        await _in_thread(self._inner.delete, name, namespace=namespace)
+
+
+class AsyncTasks(_AsyncCollection[Tasks]):
+    """``Tasks``, awaited."""
 
     async def prepare(self, task: HarborTask, **options: Any) -> PreparedTask:
         """As ``Tasks.prepare``."""
@@ -234,34 +309,9 @@ class AsyncTasks:
         """As ``Tasks.replace``."""
         return await _in_thread(self._inner.replace, name, task=task, namespace=namespace, **options)
 
-    async def retrieve(
-        self, name: str, *, revision: str | int | None = None, tag: str | None = None, namespace: str | None = None
-    ) -> StoredObject:
-        """As ``Tasks.retrieve``."""
-        return await _in_thread(self._inner.retrieve, name, revision=revision, tag=tag, namespace=namespace)
 
-    async def list(self, **conditions: Any) -> list[StoredObject]:
-        """As ``Tasks.list``."""
-        return await _in_thread(lambda: [*self._inner.list(**conditions)])
-
-    async def list_revisions(self, name: str, *, namespace: str | None = None) -> tuple[Revision, ...]:
-        """As ``Tasks.list_revisions``."""
-        return await _in_thread(self._inner.list_revisions, name, namespace=namespace)
-
-    async def tag(self, name: str, *, tag: str, revision: str | None = None, namespace: str | None = None) -> StoredObject:
-        """As ``Tasks.tag``."""
-        return await _in_thread(self._inner.tag, name, tag=tag, revision=revision, namespace=namespace)
-
-    async def delete(self, name: str, *, namespace: str | None = None) -> None:
-        """As ``Tasks.delete``."""
-        await _in_thread(self._inner.delete, name, namespace=namespace)
-
-
-class AsyncTasksets:
+class AsyncTasksets(_AsyncCollection[Tasksets]):
     """``Tasksets``, awaited."""
-
-    def __init__(self, inner: Tasksets) -> None:
-        self._inner = inner
 
     async def create(self, name: str, *, tasks: Sequence[str | StoredObject], namespace: str | None = None, **spec: Any) -> StoredObject:
         """As ``Tasksets.create``."""
@@ -270,28 +320,6 @@ class AsyncTasksets:
     async def replace(self, name: str, *, tasks: Sequence[str | StoredObject], namespace: str | None = None, **spec: Any) -> StoredObject:
         """As ``Tasksets.replace``."""
         return await _in_thread(self._inner.replace, name, tasks=tasks, namespace=namespace, **spec)
-
-    async def retrieve(
-        self, name: str, *, revision: str | int | None = None, tag: str | None = None, namespace: str | None = None
-    ) -> StoredObject:
-        """As ``Tasksets.retrieve``."""
-        return await _in_thread(self._inner.retrieve, name, revision=revision, tag=tag, namespace=namespace)
-
-    async def list(self, **conditions: Any) -> list[StoredObject]:
-        """As ``Tasksets.list``."""
-        return await _in_thread(lambda: [*self._inner.list(**conditions)])
-
-    async def list_revisions(self, name: str, *, namespace: str | None = None) -> tuple[Revision, ...]:
-        """As ``Tasksets.list_revisions``."""
-        return await _in_thread(self._inner.list_revisions, name, namespace=namespace)
-
-    async def tag(self, name: str, *, tag: str, revision: str | None = None, namespace: str | None = None) -> StoredObject:
-        """As ``Tasksets.tag``."""
-        return await _in_thread(self._inner.tag, name, tag=tag, revision=revision, namespace=namespace)
-
-    async def delete(self, name: str, *, namespace: str | None = None) -> None:
-        """As ``Tasksets.delete``."""
-        await _in_thread(self._inner.delete, name, namespace=namespace)
 
 
 class AsyncEvaluator:
@@ -335,6 +363,11 @@ class AsyncEvaluator:
         """Tasksets one by one; every call takes a ``namespace``."""
         return AsyncTasksets(self._inner.tasksets)
 
+    @property
+    def metrics(self) -> Metrics:
+        """Bundles of metric classes; small files, read and written without waiting for others."""
+        return self._inner.metrics
+
     async def check(self, path: str | Path, **options: Any) -> FoundSuite:
         """As ``Evaluator.check``."""
         return await _in_thread(self._inner.check, path, **options)
@@ -360,7 +393,7 @@ class AsyncEvaluator:
         namespace: str | None = None,
         **options: Any,
     ) -> AsyncJob:
-        """As ``Evaluator.submit``."""
+        """As ``Evaluator.submit``, ``target`` and ``trials`` among the options."""
         return AsyncJob(await _in_thread(self._at(namespace).submit, taskset=taskset, tasks=tasks, agent=agent, **options))
 
     async def run(self, path: str | Path, *, agent: str | None = None, namespace: str | None = None, **options: Any) -> AsyncJob:

@@ -14,6 +14,7 @@ from seatrial.errors import InvalidSpec, NotFound, SeatrialError
 from seatrial.sdk.cluster import Cluster
 from seatrial.sdk.pack_store import key_of
 from seatrial.sdk.revisions import find_revision
+from seatrial.taskpkg.collection import PlainTask
 from seatrial.taskpkg.extract import extract_archive
 
 MANIFEST_BYTES: Final = 256 * 1024 * 1024
@@ -52,6 +53,18 @@ def task_archives(cluster: Cluster, store: Store, reference: str, *, taskset: bo
         raise SeatrialError(f"{key} does not have the sha256 that the Taskset states: publish it again")
     members = [json.loads(line) for line in data.splitlines() if line]
     return tuple(Archive(member["ref"].partition("#")[0].rpartition("/")[2], member["archive"], member["sha256"]) for member in members)
+
+
+def member_tasks(cluster: Cluster, store: Store, taskset: str) -> tuple[PlainTask, ...]:
+    """The tasks of a Taskset by their native ids, without their folders.
+
+    Raises:
+        NotFound: no such Taskset or revision.
+    """
+    names = {archive.name for archive in task_archives(cluster, store, taskset, taskset=True)}
+    namespace = taskset.partition("#")[0].rpartition("/")[0] or None
+    found = ((item["metadata"]["name"], item.get("status", {}).get("nativeTaskId")) for item in cluster.list(TASK, namespace=namespace))
+    return tuple(PlainTask(native, native, {}) for name, native in found if name in names and native)
 
 
 def fetch_archive(store: Store, archive: Archive, directory: Path) -> Path:

@@ -313,17 +313,25 @@ class Job:
         """
         return run_script(Path(script), reward_rows(self.trials()), allow_network=allow_network)
 
-    def rescore(self, *, name: str | None = None, metrics: Sequence[str] = (), thresholds: Mapping[str, float] | None = None) -> Job:
+    def rescore(
+        self,
+        *,
+        name: str | None = None,
+        taskset: str | None = None,
+        metrics: Sequence[str] = (),
+        thresholds: Mapping[str, float] | None = None,
+    ) -> Job:
         """A new job that scores the trials of this ended one again; no trial Pod runs.
 
         Args:
+            taskset: the tasks as of now; None: those that this job was planned with.
             metrics: ``mean``, ``sum``, ``min``, ``max``, each alone or with ``:zero``.
             thresholds: score -> smallest value that passes.
 
         Raises:
             InvalidSpec: it is refused.
         """
-        body = rescore_body(self._raw, name=name, metrics=metrics, thresholds=thresholds)
+        body = rescore_body(self._raw, name=name, taskset=taskset, metrics=metrics, thresholds=thresholds)
         return Job(self._cluster, self._store, self._cluster.create(EVALJOB, body))
 
     def rerun(self, *, name: str | None = None, errors: Sequence[str] = (), attempts: int | None = None) -> Job:

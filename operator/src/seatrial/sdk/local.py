@@ -446,9 +446,11 @@ def _conversation(task: LocalTask, trial: SavedTrial, document: Mapping[str, Any
     profile, knowledge = task.metadata.get("profile", ""), task.metadata.get("knowledge", ())
     items = knowledge if isinstance(knowledge, list | tuple) else ()
     texts = tuple(str(item.get("content", "")) if isinstance(item, Mapping) else str(item) for item in items)
-    goal = task.inputs.get("instruction")
+    turns = turns_of(document or {})
+    # A task without its folder has no instruction; Harbor's agents are told it as the first message.
+    goal = task.inputs.get("instruction") or (turns[0].user_message if turns else "")
     given: dict[str, Any] = {"goal": goal} if isinstance(goal, str) and goal else {}
-    return Conversation(task.id, trial.id, turns_of(document or {}), profile=str(profile), knowledge=texts, **given)
+    return Conversation(task.id, trial.id, turns, profile=str(profile), knowledge=texts, **given)
 
 
 def report(result: EvaluationResult) -> str:

@@ -11,8 +11,8 @@ failOnErrorSeverity: critical
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -20,6 +20,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
 
+from seatrial.core.saved import SavedTrial
 from seatrial.errors import InvalidSpec
 from seatrial.scoring.builtin import BUILT_IN
 from seatrial.scoring.groups import Severity
@@ -27,9 +28,10 @@ from seatrial.scoring.views import Signal, View
 from seatrial.sdk.agentest import AGENTEST
 from seatrial.sdk.judge import ChatJudge, JudgeSettings
 from seatrial.sdk.llm_judge import LLMJudge, RangeScore, RubricScore
-from seatrial.sdk.local import AgentEvalRunConfig
+from seatrial.sdk.local import AgentEvalRunConfig, AgentEvaluator, EvaluationResult
 from seatrial.sdk.metric_bundle import decode_bundle, load_metric, pack_metric
-from seatrial.taskpkg.collection import HarborRewardMetric
+from seatrial.sdk.saved_trials import Evidence
+from seatrial.taskpkg.collection import HarborRewardMetric, PlainTask
 
 FILE_BYTES: Final = 1024 * 1024
 REWARD: Final = "harbor_reward"
@@ -111,6 +113,24 @@ class MetricSet:
     metrics: tuple[Any, ...]
     views: Mapping[str, View]
     config: AgentEvalRunConfig
+
+    def score(
+        self,
+        trials: Sequence[SavedTrial],
+        tasks: Sequence[PlainTask],
+        evidence: Evidence | None = None,
+        *,
+        run_id: str | None = None,
+        thresholds: Mapping[str, float] | None = None,
+    ) -> EvaluationResult:
+        """Score saved trials with this set; ``thresholds`` come beside those of the set.
+
+        Raises:
+            SavedTrialsRefused, InvalidView: as ``AgentEvaluator.run``.
+        """
+        config = replace(self.config, run_id=run_id, evidence=evidence, thresholds={**self.config.thresholds, **(thresholds or {})})
+        scored = [replace(task, metrics=list(self.metrics), views=dict(self.views)) for task in tasks]
+        return AgentEvaluator().run_sync(scored, trials=trials, config=config)
 
 
 def load_metric_set(path: str | Path) -> MetricSet:

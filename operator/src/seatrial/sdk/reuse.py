@@ -40,25 +40,57 @@ def rescore_body(
     job: Mapping[str, Any],
     *,
     name: str | None,
+    taskset: str | None = None,
     metrics: Sequence[str] = (),
     thresholds: Mapping[str, float] | None = None,
 ) -> dict[str, Any]:
     """An EvalJob that scores the trials of ``job`` again, under the reward key they were scored with.
 
     Args:
+        taskset: the tasks as of now, with their metrics and views; None: those that the job was planned with.
         metrics: ``mean``, ``sum``, ``min`` or ``max``, each with ``:zero`` for Harbor's zero-filled value beside it.
 
     Raises:
         InvalidSpec: the result would be refused.
     """
-    spec: dict[str, Any] = {"rescore": {"job": job["metadata"]["name"]}}
-    if (key := job["spec"].get("rewardKey")) is not None:
-        spec["rewardKey"] = key
+    source = {"job": job["metadata"]["name"], **({"taskset": taskset} if taskset is not None else {})}
+    return _checked(job, name, "rescore", _rescore_spec(source, job["spec"].get("rewardKey"), metrics, thresholds))
+
+
+def saved_body(
+    file: Mapping[str, str],
+    *,
+    namespace: str,
+    taskset: str,
+    reward_key: str,
+    name: str | None = None,
+    metrics: Sequence[str] = (),
+    thresholds: Mapping[str, float] | None = None,
+) -> dict[str, Any]:
+    """An EvalJob that scores the trials of a stored file.
+
+    Args:
+        file: ``{ref, sha256}``, from ``store_trials``.
+        taskset: the tasks that the trials are of.
+        reward_key: the one that the trials carry.
+
+    Raises:
+        InvalidSpec: the result would be refused.
+    """
+    spec = _rescore_spec({"trials": dict(file), "taskset": taskset}, reward_key, metrics, thresholds)
+    stem = taskset.partition("#")[0].rpartition("/")[2]
+    return _checked({"metadata": {"name": stem, "namespace": namespace}}, name, "rescore", spec)
+
+
+def _rescore_spec(
+    source: Mapping[str, Any], reward_key: str | None, metrics: Sequence[str], thresholds: Mapping[str, float] | None
+) -> dict[str, Any]:
+    spec: dict[str, Any] = {"rescore": dict(source), **({"rewardKey": reward_key} if reward_key is not None else {})}
     if metrics:
         spec["metrics"] = [parse_metric(text) for text in metrics]
     if thresholds:
         spec["thresholds"] = [{"score": score, "atLeast": value} for score, value in thresholds.items()]
-    return _checked(job, name, "rescore", spec)
+    return spec
 
 
 def parse_metric(text: str) -> dict[str, str]:

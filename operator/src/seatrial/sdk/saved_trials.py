@@ -13,7 +13,7 @@ import math
 import os
 import tarfile
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Protocol, cast
@@ -26,6 +26,7 @@ from seatrial.errors import InvalidSpec, SeatrialError
 from seatrial.harbor_errors import error_policy
 from seatrial.scoring.rewards import key_rejection, parse_rewards
 from seatrial.sdk.results import RESULT_BYTES, JobFiles, TrialRecord
+from seatrial.taskpkg.collection import PlainTask
 
 Raw = dict[str, Any]
 
@@ -163,14 +164,34 @@ def build_trials_from_job_dir(job_dir: str | Path, tasks: Sequence[Task], *, rew
     return tuple(numbered)
 
 
-def _from_result(file: Path, root: Path, wanted: set[str], reward_key: str) -> SavedTrial | None:
-    """The trial of one ``result.json``; None where it is of another task, or does not say of which."""
+def tasks_of(trials: Iterable[SavedTrial], metadata: Mapping[str, Mapping[str, Any]] | None = None) -> list[PlainTask]:
+    """The tasks that trials name, in the order in which they come; ``metadata`` by task."""
+    names = dict.fromkeys(trial.task_id for trial in trials)
+    return [PlainTask(name, name, {}, dict((metadata or {}).get(name, {}))) for name in names]
+
+
+def tasks_of_job_dir(job_dir: str | Path) -> list[PlainTask]:
+    """The tasks whose trials a Harbor job directory has."""
+    names: dict[str, None] = {}
+    for file in sorted(Path(job_dir).glob("*/result.json")):
+        name = _read_result(file).get("task_name")
+        if isinstance(name, str):
+            names[name] = None
+    return [PlainTask(name, name, {}) for name in names]
+
+
+def _read_result(file: Path) -> Raw:
+    """A trial result; empty where it cannot be read."""
     try:
-        data = file.read_bytes() if file.stat().st_size <= RESULT_BYTES else b""
-        result = json.loads(data)
+        result = json.loads(file.read_bytes()) if file.stat().st_size <= RESULT_BYTES else None
     except (OSError, ValueError, RecursionError):
         result = None
-    result = result if isinstance(result, dict) else {}
+    return result if isinstance(result, dict) else {}
+
+
+def _from_result(file: Path, root: Path, wanted: set[str], reward_key: str) -> SavedTrial | None:
+    """The trial of one ``result.json``; None where it is of another task, or does not say of which."""
+    result = _read_result(file)
     name = result.get("task_name")
     if not isinstance(name, str):
         warnings.warn(f"{file} is no trial result and is left out", stacklevel=3)
