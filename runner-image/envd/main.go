@@ -41,6 +41,7 @@ var version = "dev"
 
 const usage = `usage: envd            serve (the container's arguments)
        envd --ensure   return when an envd runs in this container, starting one in the background if need be (postStart)
+       envd --build SECONDS COMMAND…   run an image builder as the first process of a build's container
        envd --version
 for tests: --ctl=DIR --patience=DURATION --term-time=DURATION
 `
@@ -56,6 +57,9 @@ func run(argv []string) int {
 	if len(argv) == 2 && argv[1] == "--version" {
 		fmt.Println("envd", version, "protocol", protocolVersion, runtime.GOOS+"/"+runtime.GOARCH)
 		return 0
+	}
+	if len(argv) > 1 && argv[1] == "--build" {
+		return runBuild(argv[2:])
 	}
 	o, err := parseOptions(argv[1:])
 	if err == nil && isSetuid() && o.ctl != defaultCtl {

@@ -73,6 +73,8 @@ PERMUTATIONS: Mapping[str, dict[str, Any]] = {
         site={
             "caBundle": "-----BEGIN CERTIFICATE-----\nMA==\n-----END CERTIFICATE-----\n",
             "imagePrefix": "mirror.example.com/hub",
+            "imageMirrors": {"docker.io": "mirror.example.com/hub", "ghcr.io/acme": "mirror.example.com/acme"},
+            "pinImages": False,
             "proxy": {"httpProxy": "http://proxy:3128", "httpsProxy": "http://proxy:3128", "noProxy": ".svc,10.0.0.0/8"},
         },
         serviceAccount={"name": "evaluator", "annotations": {"role": "evals"}},
@@ -106,6 +108,17 @@ PERMUTATIONS: Mapping[str, dict[str, Any]] = {
             "existingSecret": "seatrial-store",
         },
         bundledStore={"enabled": True, "nodePort": 30900, "persistence": {"storageClassName": "fast"}},
+    ),
+    "registry": values(
+        namespaces=["evals"],
+        builds={
+            "repository": "seatrial-registry.seatrial-system.svc.cluster.local:5000/tasks",
+            "pullRepository": "localhost:30500/tasks",
+            "insecure": True,
+        },
+        bundledRegistry={"enabled": True, "nodePort": 30500, "persistence": {"enabled": False}},
+        networkPolicies={"operator": {"create": True}},
+        metrics={"service": {"enabled": False}},
     ),
 }
 
@@ -476,3 +489,54 @@ def test_the_bundled_store_is_what_the_values_say(helm: Helm) -> None:
     assert pod["spec"]["initContainers"][0]["command"] == ["mkdir", "-p", "/data/evals"]
     # The operator's selector must not choose the store.
     assert not one(objects, "Deployment", "seatrial")["spec"]["selector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+
+
+def test_builds_reach_their_registry_the_store_and_the_world_but_not_the_cluster(helm: Helm) -> None:
+    objects = helm.objects(PERMUTATIONS["registry"])
+    policy = one(objects, "NetworkPolicy", "seatrial-build")
+    assert policy["spec"]["podSelector"] == {"matchLabels": {"seatrial.dev/role": "build"}}
+    assert policy["spec"]["ingress"] == []
+    store, dns, registry, world = policy["spec"]["egress"]
+    assert registry == {
+        "to": [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "seatrial-system"}}}],
+        "ports": [{"protocol": "TCP", "port": 5000}],
+    }
+    trial = one(objects, "NetworkPolicy", "seatrial-public")["spec"]["egress"]
+    assert [store, dns, world] == trial
+    assert not [item for item in helm.objects(values(namespaces=["evals"])) if item["metadata"]["name"] == "seatrial-build"]
+
+
+@pytest.mark.parametrize(
+    ("repository", "insecure", "peers", "port"),
+    [
+        ("192.0.2.7:30500/tasks", True, [{"ipBlock": {"cidr": "192.0.2.7/32"}}], 30500),
+        ("registry.example.com/evals/tasks", False, None, 443),
+        ("registry.example.com:5000/evals/tasks", True, None, 5000),
+    ],
+)
+def test_the_registry_of_builds_is_read_from_their_repository(
+    helm: Helm, repository: str, insecure: bool, peers: list[dict[str, Any]] | None, port: int
+) -> None:
+    chosen = values(
+        namespaces=["evals"], builds={"repository": repository, "insecure": insecure}, networkPolicies={"operator": {"create": True}}
+    )
+    objects = helm.objects(chosen)
+    egress = one(objects, "NetworkPolicy", "seatrial-operator")["spec"]["egress"]
+    rule = {"ports": [{"protocol": "TCP", "port": port}], **({"to": peers} if peers else {})}
+    assert rule in egress
+    build = one(objects, "NetworkPolicy", "seatrial-build")["spec"]["egress"]
+    # Outside the cluster it is reached as everything outside is.
+    assert (rule in build, len(build)) == ((True, 4) if peers else (False, 3))
+
+
+def test_the_bundled_registry_is_where_builds_push_and_nodes_pull(helm: Helm) -> None:
+    objects = helm.objects(PERMUTATIONS["registry"])
+    service, pod = one(objects, "Service", "seatrial-registry"), one(objects, "Deployment", "seatrial-registry")["spec"]["template"]
+    (port,) = service["spec"]["ports"]
+    settings = one(objects, "ConfigMap", "seatrial")["data"]
+    address = f"{service['metadata']['name']}.{service['metadata']['namespace']}.svc.cluster.local:{port['port']}"
+    assert settings["SEATRIAL_BUILD_REPOSITORY"] == f"{address}/tasks"
+    assert settings["SEATRIAL_BUILD_PULL_REPOSITORY"] == f"localhost:{port['nodePort']}/tasks"
+    assert service["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
+    assert not one(objects, "Deployment", "seatrial")["spec"]["selector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+    assert yaml.safe_load(one(objects, "ConfigMap", "seatrial-registry")["data"]["config.yml"])["http"] == {"addr": ":5000"}

@@ -14,6 +14,9 @@ from typing import Any
 
 import pytest
 
+from seatrial.effects.registry import Registry as Client
+from seatrial.taskpkg.imagekey import image_key, read_context
+
 from .conftest import NAMESPACE
 from .harness import REPOSITORY, Cluster, Result, evaljob, rewards_by_task, unique, wait_until
 
@@ -31,6 +34,8 @@ class Registry:
     cluster: Cluster
     address: str
     base: str
+    repository: str
+    """Where the cluster's own builds are pushed."""
     scratch: Path
 
     def seatrial(self, *arguments: str, check: bool = True) -> Result:
@@ -72,16 +77,21 @@ def registry(installed: Cluster, tmp_path_factory: pytest.TempPathFactory) -> It
             "data": {"ca-certificates.crt": certificates},
         }
     )
+    repository = f"{found['address']}/{unique('cluster')}/tasks"
     values = {
-        "builds.repository": f"{found['address']}/{unique('cluster')}/tasks",
+        "builds.repository": repository,
         "builds.insecure": "true",
         "builds.args.BASE": found["base"],
         "builds.executorImage": found["executor"],
+        "builds.storageLimit": "2Gi",
+        "networkPolicies.registry.to[0].namespaceSelector.matchLabels.kubernetes\\.io/metadata\\.name": "seatrial-registry",
+        "networkPolicies.registry.port": "5000",
+        "site.imageMirrors.mirrored\\.invalid": f"{found['address']}/seatrial",
         f"builds.files.{CERTIFICATES.replace('.', chr(92) + '.')}": "build-files/ca-certificates.crt",
     }
     sets = [f"--set={name}={value}" for name, value in values.items()]
     installed.run("python3", "tests/cluster", "install", "--namespace", NAMESPACE, *sets, timeout=600)
-    yield Registry(installed, found["address"], found["base"], scratch)
+    yield Registry(installed, found["address"], found["base"], repository, scratch)
     installed.run("python3", "tests/cluster", "install", "--namespace", NAMESPACE, timeout=600)
 
 
@@ -150,15 +160,22 @@ def test_the_cluster_builds_the_same_suite_with_the_same_verdicts(registry: Regi
 
 
 def write_dockerfile_task(folder: Path, name: str, dockerfile: str, *, config: str = "") -> None:
+    """A task that passes in whatever image its Dockerfile makes; ``config`` are lines of ``[environment]``, or sections behind it."""
     task = folder / name
     for part in ("environment", "solution", "tests"):
         (task / part).mkdir(parents=True)
-    (task / "task.toml").write_text(f'[task]\nname = "e2e/{name}"\n[environment]\ncpus = 0.05\nmemory_mb = 64\n{config}')
-    (task / "instruction.md").write_text("Nothing to do.\n")
+    (task / "task.toml").write_text(
+        f'artifacts = ["/app/answer"]\n[task]\nname = "e2e/{name}"\n[environment]\ncpus = 0.05\nmemory_mb = 64\n{config}'
+    )
+    (task / "instruction.md").write_text("Write the answer.\n")
     (task / "environment" / "Dockerfile").write_text(dockerfile)
-    for script, body in (("solution/solve.sh", "true"), ("tests/test.sh", "echo 1 > /logs/verifier/reward.txt")):
-        (task / script).write_text(f"#!/bin/bash\n{body}\n")
-        (task / script).chmod(0o755)
+    write_script(task / "solution" / "solve.sh", "mkdir -p /app; echo 42 > /app/answer; touch /app/elsewhere")
+    write_script(task / "tests" / "test.sh", "echo 1 > /logs/verifier/reward.txt")
+
+
+def write_script(file: Path, body: str) -> None:
+    file.write_text(f"#!/bin/bash\n{body}\n")
+    file.chmod(0o755)
 
 
 def build_pods(cluster: Cluster, job: str) -> list[dict[str, Any]]:
@@ -188,26 +205,168 @@ def test_fifty_trials_that_wait_for_one_image_cause_one_build(registry: Registry
     assert (trials["errored"], trials["scored"] + trials["cancelled"]) == (0, 50)
 
 
-def test_a_registry_outage_makes_trials_wait_and_a_hanging_build_ends_alone(registry: Registry, suite: Path) -> None:
+def scale_registry(cluster: Cluster, replicas: int) -> None:
+    cluster.kubectl("scale", "deployment/registry", "-n", "seatrial-registry", f"--replicas={replicas}")
+    if not replicas:
+        label = "app.kubernetes.io/name=registry"
+        cluster.kubectl("wait", "--for=delete", "pod", "-n", "seatrial-registry", "-l", label, "--timeout=60s")
+
+
+def wait_for_registry(cluster: Cluster, job: str) -> dict[str, Any]:
+    """The job's status once it says that its images wait for the registry."""
+    return wait_until(
+        lambda: cluster.job(job, NAMESPACE).get("status", {}),
+        lambda status: any("does not answer" in one["message"] for one in status.get("conditions", [])),
+        timeout=120,
+        what="wait with its reason",
+    )
+
+
+def starts(cluster: Cluster, pod: str) -> set[str]:
+    """UIDs of all Pods of that name that were ever scheduled."""
+    events = cluster.items("events", "-n", NAMESPACE, f"--field-selector=reason=Scheduled,involvedObject.name={pod}")
+    return {event["involvedObject"]["uid"] for event in events}
+
+
+def test_a_registry_outage_before_a_build_and_in_the_middle_of_one_makes_trials_wait(registry: Registry, suite: Path) -> None:
     cluster, job = registry.cluster, unique("outage")
-    write_dockerfile_task(suite, f"{job}-good", f"ARG BASE=debian:12\nFROM ${{BASE}}\nRUN echo {job} > /opt/name\n")
-    hangs = "ARG BASE=debian:12\nFROM ${BASE}\nRUN sleep 3600\n"
-    write_dockerfile_task(suite, f"{job}-hangs", hangs, config="build_timeout_sec = 20.0\n")
+    write_dockerfile_task(suite, job, f"ARG BASE=debian:12\nFROM ${{BASE}}\nRUN echo {job} > /opt/name && sleep 20\n")
     cluster.seatrial("publish", str(suite), "--taskset", job, "-n", NAMESPACE)
-    scale = ["scale", "deployment/registry", "-n", "seatrial-registry"]
-    cluster.kubectl(*scale, "--replicas=0")
-    cluster.kubectl("wait", "--for=delete", "pod", "-n", "seatrial-registry", "-l", "app.kubernetes.io/name=registry", "--timeout=60s")
+    scale_registry(cluster, 0)
     try:
-        cluster.apply(evaljob(job, NAMESPACE, taskset=job, concurrency=2))
-        status = wait_until(
-            lambda: cluster.job(job, NAMESPACE).get("status", {}),
-            lambda status: any("does not answer" in one["message"] for one in status.get("conditions", [])),
-            timeout=60,
-            what="wait with its reason",
+        cluster.apply(evaljob(job, NAMESPACE, taskset=job))
+        status = wait_for_registry(cluster, job)
+        assert (status["trials"]["pending"], status["trials"]["errored"], build_pods(cluster, job)) == (1, 0, [])
+
+        scale_registry(cluster, 1)
+        (pod,) = wait_until(lambda: build_pods(cluster, job), bool, timeout=120, what="build")
+        name = pod["metadata"]["name"]
+        # The base image is there, so the next that is asked of the registry is the push.
+        wait_until(
+            lambda: cluster.kubectl("logs", name, "-c", "build", "-n", NAMESPACE, check=False),
+            lambda log: "Running: [/bin/sh" in log,
+            timeout=120,
+            what="instruction that sleeps",
         )
-        assert (status["trials"]["pending"], status["trials"]["errored"], build_pods(cluster, job)) == (2, 0, [])
+        scale_registry(cluster, 0)
+        status = wait_for_registry(cluster, job)
+        assert (status["trials"]["pending"], status["trials"]["errored"]) == (1, 0)
+        assert len(starts(cluster, name)) == 1
     finally:
-        cluster.kubectl(*scale, "--replicas=1")
+        scale_registry(cluster, 1)
+    ended = cluster.finished(job, NAMESPACE, timeout=300)
+    assert (rows_by_task(cluster, job), ended["status"]["mean"]) == ({job: 1.0}, "1.000")
+    assert len(starts(cluster, name)) == 2
+
+
+def test_builds_that_hang_fill_the_disk_or_print_much_are_named_by_their_line_and_siblings_go_on(registry: Registry, suite: Path) -> None:
+    cluster, job = registry.cluster, unique("ends")
+    base = "ARG BASE=debian:12\nFROM ${BASE}\n"
+    write_dockerfile_task(suite, "good", f"{base}RUN echo {job} > /opt/name\n")
+    write_dockerfile_task(suite, "hangs", f"{base}RUN echo {job} && sleep 3600\n", config="build_timeout_sec = 45.0\n")
+    write_dockerfile_task(suite, "fills", f"{base}RUN fallocate -l 3G /{job} && sleep 3600\n")
+    write_dockerfile_task(suite, "noisy", f"{base}RUN true\nRUN seq 20000 && echo {job} && exit 9\nRUN true\n")
+    write_dockerfile_task(suite, "no-base", f"FROM {registry.address}/seatrial/{job}:1\nRUN true\n")
+    template = ["--name-template", f"{job}-{{dir}}"]
+    cluster.seatrial("publish", str(suite), "--taskset", job, "-n", NAMESPACE, *template)
+    cluster.apply(evaljob(job, NAMESPACE, taskset=job, concurrency=4))
     ended = cluster.finished(job, NAMESPACE, timeout=400)
-    assert rows_by_task(cluster, job) == {f"{job}-good": 1.0, f"{job}-hangs": "ImageBuildTimeout"}
-    assert ended["status"]["mean"] == "1.000"
+    failed = {"fills": "ImageBuildFailed", "hangs": "ImageBuildTimeout", "no-base": "ImageBuildFailed", "noisy": "ImageBuildFailed"}
+    assert rows_by_task(cluster, job) == {"good": 1.0, **failed}
+    assert (ended["status"]["mean"], ended["status"]["trials"]["errored"]) == ("1.000", 4)
+    rows = {row["task"].rpartition("/")[2]: row for row in cluster.rows(job, NAMESPACE) if row.get("error")}
+    messages = {name: row["error"]["message"] for name, row in rows.items()}
+    assert {name: text.partition(": ")[0] for name, text in messages.items()} == {
+        "fills": f"environment/Dockerfile line 3, RUN fallocate -l 3G /{job} && sleep 3600",
+        "hangs": f"environment/Dockerfile line 3, RUN echo {job} && sleep 3600",
+        "no-base": f"environment/Dockerfile line 1, FROM {registry.address}/seatrial/{job}:1",
+        "noisy": f"environment/Dockerfile line 4, RUN seq 20000 && echo {job} && exit 9",
+    }
+    assert "the build fills the disk" in messages["fills"]
+    assert "the build did not end within 45 s" in messages["hangs"]
+    assert "the base image cannot be pulled" in messages["no-base"]
+
+
+WHOSE = '[ "$(cat /opt/whose)" = {whose} ] && [ "$(cat /app/answer)" = 42 ] && [ ! -e /app/elsewhere ] && {more}'
+PASS = "echo 1 > /logs/verifier/reward.txt"
+KEPT_OUT = """\
+ARG BASE=debian:12
+FROM ${BASE}
+RUN mkdir /opt/seen; timeout 5 bash -c '</dev/tcp/kubernetes.default.svc.cluster.local/443' && touch /opt/seen/cluster; \
+    timeout 5 bash -c '</dev/tcp/HOST/PORT' && touch /opt/seen/registry; true
+"""
+
+
+def write_verifier_suite(folder: Path, registry: Registry, *, stamp: str) -> None:
+    """Every kind of image that an environment or a separate verifier may have; ``stamp`` makes them new."""
+
+    def dockerfile(whose: str, base: str = "${BASE}") -> str:
+        return f"ARG BASE=debian:12\nFROM {base}\nRUN echo {stamp} > /opt/stamp && echo {whose} > /opt/whose\n"
+
+    separate = '[verifier]\nenvironment_mode = "separate"\n'
+    write_dockerfile_task(folder, "own-dockerfile", dockerfile("environment"), config=separate)
+    (folder / "own-dockerfile/tests/Dockerfile").write_text(f"{dockerfile('verifier')}COPY . /tests\n")
+    write_script(folder / "own-dockerfile/tests/test.sh", WHOSE.format(whose="verifier", more=PASS))
+
+    # Its image is the environment's; of its settings it inherits nothing.
+    inherits = 'env = { OF_THE_AGENT = "yes" }\n[verifier.environment]\nmemory_mb = 64\n'
+    write_dockerfile_task(folder, "copied", dockerfile("environment"), config=inherits)
+    more = f'[ -z "$OF_THE_AGENT" ] && [ -e /tests/test.sh ] && {PASS}'
+    write_script(folder / "copied/tests/test.sh", WHOSE.format(whose="environment", more=more))
+
+    write_dockerfile_task(folder, "broken-verifier", dockerfile("environment"), config=separate)
+    (folder / "broken-verifier/tests/Dockerfile").write_text(f"{dockerfile('verifier')}RUN exit 3\n")
+
+    write_dockerfile_task(folder, "mirrored-base", dockerfile("environment", "mirrored.invalid/base:12"))
+    write_dockerfile_task(folder, "mirrored", "FROM seatrial.invalid/no/such/image\n", config='docker_image = "mirrored.invalid/base:12"\n')
+    write_script(folder / "mirrored/tests/test.sh", f"[ ! -e /opt/whose ] && {PASS}")
+
+    host, _, port = registry.address.partition(":")
+    write_dockerfile_task(folder, "kept-out", KEPT_OUT.replace("HOST", host).replace("PORT", port))
+    write_script(folder / "kept-out/tests/test.sh", f'[ "$(ls /opt/seen)" = registry ] && {PASS}')
+
+
+def planned(cluster: Cluster, job: str) -> dict[str, dict[str, Any]]:
+    """Tasks of the job's frozen plan by the last part of their names."""
+    data = cluster.store().get(f"{cluster.prefix(job, NAMESPACE)}plan.json", max_bytes=1024 * 1024)
+    return {task["id"].rpartition("/")[2]: task for task in json.loads(data)["tasks"]}
+
+
+@pytest.mark.conforms("H-33", "H-58", "H-103")
+def test_images_of_separate_verifiers_are_built_by_the_cluster_and_by_the_client_with_the_same_verdicts(
+    registry: Registry, suite: Path
+) -> None:
+    cluster, job = registry.cluster, unique("verifiers")
+    write_verifier_suite(suite, registry, stamp=job)
+    publish = ["publish", str(suite), "--taskset", job, "-n", NAMESPACE, "--name-template", f"{job}-{{dir}}"]
+    cluster.seatrial(*publish)
+    cluster.apply(evaljob(job, NAMESPACE, taskset=job, concurrency=4))
+    cluster.finished(job, NAMESPACE, timeout=400)
+    good = ("own-dockerfile", "copied", "mirrored-base", "mirrored", "kept-out")
+    assert rows_by_task(cluster, job) == {**dict.fromkeys(good, 1.0), "broken-verifier": "ImageBuildFailed"}
+    broken = next(row for row in cluster.rows(job, NAMESPACE) if row.get("error"))
+    assert broken["error"]["message"].startswith("tests/Dockerfile line 4, RUN exit 3: ")
+    digest = Client(insecure=(registry.address,)).digest(registry.base)
+    assert planned(cluster, job)["mirrored"]["pins"] == {"mirrored.invalid/base:12": f"{registry.base}@{digest}"}
+
+    # What the cluster has built is there for the client: nothing is built again, and the digests are recorded.
+    shutil.rmtree(suite / "broken-verifier")
+    shutil.rmtree(suite / "mirrored-base")  # this machine's builder does not know the cluster's mirrors
+    for log in (registry.scratch / "logs").glob("*.log"):
+        log.unlink()
+    verifier = image_key(read_context(suite / "own-dockerfile/tests").key, args={"BASE": registry.base})
+    ready = f'docker_image = "{registry.base}"\n[verifier.environment]\nmemory_mb = 64\ndocker_image = "{registry.repository}:{verifier}"\n'
+    write_dockerfile_task(suite, "ready-verifier", "FROM seatrial.invalid/no/such/image\n", config=ready)
+    write_script(suite / "ready-verifier/tests/test.sh", "exit 1")
+    again = unique("verifiers")
+    registry.seatrial(*publish[:2], "--build", "--repository", registry.repository, "--taskset", again, *publish[4:])
+    assert registry.logs() == set()
+    cluster.apply(evaljob(again, NAMESPACE, taskset=again, concurrency=4))
+    cluster.finished(again, NAMESPACE, timeout=300)
+    kept = ("own-dockerfile", "copied", "mirrored", "kept-out", "ready-verifier")
+    assert rows_by_task(cluster, again) == dict.fromkeys(kept, 1.0)
+    tasks = planned(cluster, again)
+    recorded, _, found = tasks["own-dockerfile"]["verifierImage"].partition("@")
+    assert recorded == registry.repository
+    named = f"{registry.repository}:{verifier}"
+    assert tasks["ready-verifier"]["pins"] == {registry.base: f"{registry.base}@{digest}", named: f"{named}@{found}"}

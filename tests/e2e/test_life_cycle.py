@@ -155,6 +155,23 @@ def cases(life: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Finished:
         test="echo 0 > /logs/verifier/reward.txt",
         sections='[agent]\ntimeout_sec = 2.0\n[verifier]\nenvironment_mode = "separate"\n',
     )
+    case(
+        folder,
+        "loose-workdir",
+        environment='workdir = "/srv"',
+        files={"environment/sub/more.txt": "more\n"},
+        test='[ "$(cat /srv/note.txt /srv/sub/more.txt)" = "loose\nmore" ] && [ ! -e /app/note.txt ] && ' + PASS,
+    )
+    case(folder, "loose", test="[ -e /app/note.txt ] && " + PASS)
+    case(
+        folder,
+        "log-folders",
+        image=NOT_ROOT,
+        test="[ -e /logs/agent/seen ] && " + PASS,
+        sections="[environment.healthcheck]\nretries = 1\n"
+        "command = 'test $(stat -c %a /logs/agent /logs/verifier /logs/artifacts | sort -u) = 777 && touch /logs/agent/seen'\n",
+    )
+    case(folder, "image-and-dockerfile", files={"environment/Dockerfile": "FROM seatrial.invalid/no/such/image\n"})
     case(folder, "no-healthy", environment="\n[environment.healthcheck]\ncommand = 'exit 1'\ninterval_sec = 0.1\nretries = 2")
     case(folder, "agent-memory", solve="python3 -c 'x = bytearray(300_000_000)'", test="echo 0 > /logs/verifier/reward.txt")
     case(folder, "verifier-memory", test="python3 -c 'x = bytearray(300_000_000)'")
@@ -215,6 +232,22 @@ def test_variables_come_from_literals_secrets_and_config_maps_unchanged(cases: F
     kept = b"".join(cases.logs("variables").values()) + json.dumps(cases.result("variables")).encode()
     assert b"s3cret-value" not in kept
     assert b"judge-key-value" not in kept
+
+
+@pytest.mark.conforms("H-34")
+@pytest.mark.parametrize("task", ["loose-workdir", "loose"])
+def test_loose_files_beside_a_ready_image_are_put_into_the_working_directory(cases: Finished, task: str) -> None:
+    assert cases[task] == (1.0, None)
+
+
+@pytest.mark.conforms("H-36")
+def test_log_folders_are_there_for_everybody_when_the_healthcheck_runs(cases: Finished) -> None:
+    assert cases["log-folders"] == (1.0, None)
+
+
+@pytest.mark.conforms("H-33")
+def test_a_ready_image_is_used_although_there_is_a_dockerfile(cases: Finished) -> None:
+    assert cases["image-and-dockerfile"] == (1.0, None)
 
 
 @pytest.mark.conforms("H-44")

@@ -31,6 +31,7 @@ T = TypeVar("T")
 
 SETTINGS = Settings(
     s3_endpoint="http://store",
+    pin_images=False,
     s3_bucket="bucket",
     s3_access_key="unused",
     s3_secret_key="unused",

@@ -88,6 +88,23 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- .Values.networkPolicies.s3.port | default $port | default (ternary 443 80 (eq $url.scheme "https")) }}
 {{- end }}
 
+{{- /* Where the registry of builds is inside the cluster, as a list of NetworkPolicy peers; empty for one outside. */}}
+{{- define "seatrial.registryPeers" -}}
+{{- $host := (splitList "/" .Values.builds.repository | first) | regexFind "^[^:]*" }}
+{{- if .Values.networkPolicies.registry.to }}
+{{- toYaml .Values.networkPolicies.registry.to }}
+{{- else if regexMatch "^[0-9.]+$" $host -}}
+- ipBlock: {cidr: {{ $host }}/32}
+{{- else if regexMatch "^[^.]+\\.[^.]+\\.svc(\\.|$)" $host -}}
+- namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: {{ index (splitList "." $host) 1 }}}}
+{{- end }}
+{{- end }}
+
+{{- define "seatrial.registryPort" -}}
+{{- $port := regexFind ":[0-9]+$" (splitList "/" .Values.builds.repository | first) | trimPrefix ":" }}
+{{- .Values.networkPolicies.registry.port | default $port | default (ternary 80 443 .Values.builds.insecure) }}
+{{- end }}
+
 {{/* A map as NAME=VALUE,…, sorted by name. */}}
 {{- define "seatrial.pairs" -}}
 {{- $pairs := list -}}

@@ -1,10 +1,12 @@
-"""The init container of a build: fetch the task archive, check it, and leave the build context and nothing else of the task.
+"""The init container of a build: fetch the task archive, check it, and leave one build context and nothing else of the task.
 
-Tests and solution never reach a build: a Dockerfile is a stranger's program, and its image is what the agent will work in.
+A Dockerfile is a stranger's program, and the environment's image is what the agent will work in: tests reach only the build of a separate
+verifier's image, whose context they are, and the solution reaches none.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Mapping
@@ -14,11 +16,11 @@ from typing import Final
 from seatrial import contract
 from seatrial.contract import StageExit
 from seatrial.taskpkg.heredoc import HeredocError, without_heredocs
+from seatrial.taskpkg.mirrors import decode_mirrors, mirror_bases
 from seatrial_runner.paths import Paths
 from seatrial_runner.presigned import DISK_FULL, Patience
 from seatrial_runner.stage import PATIENCE, StageFailed, fetch, report_failure
 
-FOLDER: Final = "environment"
 _MOST_BYTES: Final = 1024 * 1024
 _DOCKERFILE_BYTES: Final = 4000
 """Of the Dockerfile for the termination message: the operator names the line of a failed build by it."""
@@ -37,25 +39,32 @@ def run(paths: Paths, environ: Mapping[str, str], *, patience: Patience = PATIEN
 
 
 def _prepare(paths: Paths, environ: Mapping[str, str], patience: Patience) -> None:
-    target = Path(environ.get(contract.VAR_CONTEXT_DIR) or paths.task)
-    extracted, context = target / ".extracted", target / FOLDER
+    target, folder = Path(environ[contract.VAR_CONTEXT_DIR]), environ[contract.VAR_CONTEXT_FOLDER]
+    if folder not in contract.CONTEXT_FOLDERS:
+        raise StageFailed(StageExit.INTERNAL, f"{folder!r} is no build context: operator and runner are of different versions")
+    extracted, context = target / ".extracted", target / folder
     for leftover in (extracted, context):
         # A restarted Pod sandbox runs init containers again on the same volumes.
         shutil.rmtree(leftover, ignore_errors=True)
     root = extracted / fetch(paths._replace(task=str(target)), environ, extracted, patience)
-    dockerfile = root / FOLDER / "Dockerfile"
+    dockerfile = root / folder / "Dockerfile"
     if not dockerfile.is_file() or dockerfile.is_symlink():
-        raise StageFailed(StageExit.TASK_UNSUPPORTED, "environment/Dockerfile is missing: publish the task again")
-    os.rename(root / FOLDER, context)
+        raise StageFailed(StageExit.TASK_UNSUPPORTED, f"{folder}/Dockerfile is missing: publish the task again")
+    os.rename(root / folder, context)
     shutil.rmtree(extracted, ignore_errors=True)
     with (context / "Dockerfile").open("rb") as stream:
         data = stream.read(_MOST_BYTES + 1)
     if len(data) > _MOST_BYTES:
-        raise StageFailed(StageExit.TASK_UNSUPPORTED, f"environment/Dockerfile is larger than {_MOST_BYTES} bytes")
+        raise StageFailed(StageExit.TASK_UNSUPPORTED, f"{folder}/Dockerfile is larger than {_MOST_BYTES} bytes")
+    mirrors, args = decode_mirrors(environ[contract.VAR_IMAGE_MIRRORS]), json.loads(environ[contract.VAR_BUILD_ARGS])
+    text = mirror_bases(data.decode("utf-8", errors="surrogateescape"), mirrors, args=args)
     try:
-        translated = without_heredocs(data.decode("utf-8", errors="surrogateescape"))
+        translated = without_heredocs(text)
     except HeredocError as error:
-        raise StageFailed(StageExit.TASK_UNSUPPORTED, f"environment/Dockerfile {error}") from error
+        raise StageFailed(StageExit.TASK_UNSUPPORTED, f"{folder}/Dockerfile {error}") from error
+    shutil.copyfile(Path(paths.tools, "envd"), target / "envd")
+    (target / "envd").chmod(0o755)
     # Beside the context, so that no COPY can meet it.
     (target / "Dockerfile").write_text(translated, encoding="utf-8", errors="surrogateescape")
-    Path(paths.termination_log).write_bytes(data[:_DOCKERFILE_BYTES].decode("utf-8", errors="ignore").encode())
+    said = text.encode("utf-8", errors="surrogateescape")[:_DOCKERFILE_BYTES]
+    Path(paths.termination_log).write_bytes(said.decode("utf-8", errors="ignore").encode())

@@ -9,8 +9,10 @@ import pytest
 from seatrial.api.reasons import Reason
 from seatrial.contract import StageExit
 from seatrial.core.builds import BuildSettings, Passing, Pushed, build_pod, judge_build
+from seatrial.core.frozen import ImageRole
 from seatrial.core.manifests import PodSettings
 from seatrial.core.trial import Judgement
+from seatrial.taskpkg.mirrors import Mirrors
 from tests.builders import make_job
 
 KEY = "ab" * 20
@@ -28,16 +30,17 @@ SETTINGS = BuildSettings(
 PLAN = make_job().plan()
 
 
-def make_pod() -> dict[str, Any]:
+def make_pod(role: ImageRole = "environment") -> dict[str, Any]:
     plan = PLAN
     return build_pod(
         plan,
         plan.tasks[0],
+        role=role,
         key=KEY,
         archive_url="http://s3/a?b=$(c)",
         timeout_seconds=60.0,
         settings=SETTINGS,
-        pods=PodSettings("runner:1"),
+        pods=PodSettings("runner:1", mirrors=Mirrors({"docker.io": "mirror.example/hub"})),
     )
 
 
@@ -61,6 +64,21 @@ def test_only_the_init_container_knows_the_archive_and_only_the_executor_the_pus
     assert "env" not in executor
     assert [mount["mountPath"] for mount in executor["volumeMounts"]] == ["/seatrial/context", "/kaniko/.docker", "/etc/pip.conf"]
     assert "/kaniko/.docker" not in [mount["mountPath"] for mount in stage["volumeMounts"]]
+
+
+@pytest.mark.parametrize(("role", "folder"), [("environment", "environment"), ("verifier", "tests")])
+def test_the_context_is_the_folder_of_whose_image_it_is(role: ImageRole, folder: str) -> None:
+    (stage,), (executor,) = make_pod(role)["spec"]["initContainers"], make_pod(role)["spec"]["containers"]
+    variables = {item["name"]: item["value"] for item in stage["env"]}
+    assert (variables["SEATRIAL_CONTEXT_FOLDER"], executor["args"][0]) == (folder, f"--context=dir:///seatrial/context/{folder}")
+    assert variables["SEATRIAL_IMAGE_MIRRORS"] == '{"prefix": "", "sources": {"docker.io": "mirror.example/hub"}}'
+    assert variables["SEATRIAL_BUILD_ARGS"] == '{"BASE": "registry:5000/base:12", "TRAP": "$$(HOSTNAME)"}'
+
+
+def test_the_builder_runs_under_envd_which_ends_it_in_time() -> None:
+    pod = make_pod()["spec"]
+    assert pod["containers"][0]["command"] == ["/seatrial/context/envd", "--build", "60", "/kaniko/executor"]
+    assert pod["activeDeadlineSeconds"] > 60
 
 
 def test_the_executor_pushes_under_the_key_and_reports_the_digest() -> None:
@@ -95,12 +113,20 @@ def ended(
 
 
 def test_a_pushed_image_is_its_digest() -> None:
-    assert judge_build(ended(build={"exitCode": 0, "message": DIGEST}, phase="Running")) == Pushed(DIGEST)
+    assert judge_build(ended(build={"exitCode": 0, "message": DIGEST}, phase="Running"), timeout_seconds=60.0) == Pushed(DIGEST)
 
 
 @pytest.mark.parametrize("phase", ["Pending", "Running"])
 def test_a_pod_that_goes_on_is_not_judged(phase: str) -> None:
-    assert judge_build(ended(phase=phase)) is None
+    assert judge_build(ended(phase=phase), timeout_seconds=60.0) is None
+
+
+def test_a_failed_build_of_a_verifiers_image_names_the_tests_folder() -> None:
+    body = ended(build={"exitCode": 1, "message": "INFO[0001] RUN false\nerror building image: exit status 1\n"})
+    end = judge_build(body, role="verifier", dockerfile="FROM a\nRUN false\n", timeout_seconds=60.0)
+    assert isinstance(end, Judgement)
+    assert end.error is not None
+    assert end.error.message.startswith("tests/Dockerfile line 2, RUN false: ")
 
 
 @pytest.mark.parametrize(
@@ -112,17 +138,32 @@ def test_a_pod_that_goes_on_is_not_judged(phase: str) -> None:
             "environment/Dockerfile line 2, RUN false: ",
             id="a command fails",
         ),
-        pytest.param(ended(reason="DeadlineExceeded"), Reason.IMAGE_BUILD_TIMEOUT, "the image was not built within 60 s", id="deadline"),
         pytest.param(
-            ended(reason="Evicted", message="Pod ephemeral local storage usage exceeds the total limit of containers 20Gi."),
+            ended(reason="DeadlineExceeded"),
+            Reason.IMAGE_BUILD_TIMEOUT,
+            "environment/Dockerfile: the build did not end within 60 s; raise",
+            id="deadline",
+        ),
+        pytest.param(
+            ended(build={"exitCode": 124, "message": "INFO[0000] RUN false\n"}),
+            Reason.IMAGE_BUILD_TIMEOUT,
+            "environment/Dockerfile line 2, RUN false: the build did not end within 60 s; raise",
+            id="hangs",
+        ),
+        pytest.param(
+            ended(
+                build={"exitCode": 143, "message": "INFO[0000] RUN false\n"},
+                reason="Evicted",
+                message="Pod ephemeral local storage usage exceeds the total limit of containers 20Gi.",
+            ),
             Reason.IMAGE_BUILD_FAILED,
-            "environment/Dockerfile: the build fills the disk",
+            "environment/Dockerfile line 2, RUN false: the build fills the disk",
             id="disk",
         ),
         pytest.param(
             ended(build={"exitCode": 137, "reason": "OOMKilled"}),
             Reason.IMAGE_BUILD_FAILED,
-            "environment/Dockerfile: the build was killed",
+            "environment/Dockerfile: the build was killed for memory",
             id="memory",
         ),
         pytest.param(
@@ -165,4 +206,4 @@ def test_a_failed_build_is_a_named_error(body: dict[str, Any], reason: Reason, t
     ],
 )
 def test_what_is_not_the_tasks_fault_is_worth_another_try(body: dict[str, Any]) -> None:
-    assert isinstance(judge_build(body), Passing)
+    assert isinstance(judge_build(body, timeout_seconds=60.0), Passing)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from seatrial.api.reasons import Reason
-from seatrial.core.frozen import FrozenPlan, PlanRefused, decode_plan, encode_plan, with_image
+from seatrial.core.frozen import FrozenPlan, PlanRefused, decode_plan, encode_plan, with_images, with_pins
 from tests.builders import JobBuilder, make_job, make_task
 
 
@@ -140,4 +140,38 @@ def test_a_task_without_an_image_is_refused_unless_the_cluster_builds_it() -> No
     plan = make_job().tasks(make_task("bench/a", image=None), make_task("bench/b", image=None, build="ab" * 20)).plan()
     assert [task.refusal is None for task in plan.tasks] == [False, True]
     assert decode_plan(encode_plan(plan)) == plan
-    assert with_image(plan, 1, "registry/x@sha256:0").tasks[1].environment_image == "registry/x@sha256:0"
+    assert with_images(plan, 1, {"environment": "registry/x@sha256:0"}).tasks[1].environment_image == "registry/x@sha256:0"
+
+
+def test_a_separate_verifier_described_by_a_dockerfile_needs_an_image_of_its_own() -> None:
+    separate = {"verifier": {"environment_mode": "separate"}}
+    built = "registry:5000/tasks@sha256:" + "ab" * 32
+    plan = (
+        make_job()
+        .tasks(
+            make_task("bench/a", toml=separate, bundled_verifier=True),
+            make_task("bench/b", toml=separate, bundled_verifier=True, verifier_build="cd" * 20),
+            make_task("bench/c", toml=separate, bundled_verifier=True, verifier_image=built),
+        )
+        .plan()
+    )
+    assert [task.refusal.message if task.refusal else None for task in plan.tasks] == [
+        "task bench/a: its separate verifier has no image: publish it with --build, or let the operator build (builds.repository of the "
+        "chart)",
+        None,
+        None,
+    ]
+    assert [task.builds for task in plan.tasks] == [{}, {"verifier": "cd" * 20}, {}]
+    assert with_images(plan, 1, {"verifier": built}).tasks[1].verifier_image == built
+    assert decode_plan(encode_plan(plan)) == plan
+
+
+def test_only_images_that_run_and_whose_tag_may_move_are_pinned() -> None:
+    digest = "python@sha256:" + "ab" * 32
+    own = {"verifier": {"environment": {"docker_image": "judge:1"}}}
+    tasks = (make_task("bench/a", image="python:3", toml=own), make_task("bench/b", image=digest), make_task("bench/c", image="gone:1"))
+    pins = {"python:3": "python:3@sha256:0", "judge:1": "judge:1@sha256:1"}
+    plan = with_pins(make_job().tasks(*tasks).plan(), pins)
+    assert [dict(task.pins) for task in plan.tasks] == [pins, {}, {}]
+    assert [task.named_images for task in plan.tasks] == [("python:3", "judge:1"), (), ("gone:1",)]
+    assert decode_plan(encode_plan(plan)) == plan

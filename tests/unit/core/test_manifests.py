@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from seatrial.core.frozen import PlannedTask
 from seatrial.core.manifests import (
     AgentsWork,
     PodSettings,
@@ -14,10 +16,10 @@ from seatrial.core.manifests import (
     build_trial_pod,
     build_verify_pod,
     environment_resources,
-    mirrored,
     url_seconds,
 )
 from seatrial.core.trial_input import separate_place
+from seatrial.taskpkg.mirrors import Mirrors
 from tests.builders import IMAGE, UID, JobBuilder, make_job, make_task
 
 SETTINGS = PodSettings(runner_image="runner:1")
@@ -303,18 +305,21 @@ def test_the_secret_goes_with_the_job() -> None:
 # --- sites of their own -----------------------------------------------------------------------------------------------------------------
 
 
+BUILT = "registry:5000/tasks@sha256:" + "ab" * 32
+PIN = "mirror.example/hub/python:3.12@sha256:" + "cd" * 32
+
+
 @pytest.mark.parametrize(
-    ("image", "prefix", "expected"),
+    ("task", "expected"),
     [
-        ("python:3.12", "", "python:3.12"),
-        ("python:3.12", "mirror.example/hub", "mirror.example/hub/python:3.12"),
-        ("ghcr.io/a/b@sha256:0", "mirror.example/", "mirror.example/ghcr.io/a/b@sha256:0"),
-        ("mirror.example/hub/python:3.12", "mirror.example/hub", "mirror.example/hub/python:3.12"),
-        (None, "mirror.example", None),
+        pytest.param(make_task(image="ghcr.io/a/b:1"), "mirror.example/hub/ghcr.io/a/b:1", id="named"),
+        pytest.param(make_task(image="python:3.12", pins={"python:3.12": PIN}), PIN, id="named and pinned"),
+        pytest.param(replace(make_task(), image=BUILT), BUILT, id="built"),
     ],
 )
-def test_images_of_tasks_come_from_the_mirror(image: str | None, prefix: str, expected: str | None) -> None:
-    assert mirrored(image, prefix) == expected
+def test_images_of_tasks_come_from_the_mirror_and_built_ones_from_where_they_were_pushed(task: PlannedTask, expected: str) -> None:
+    settings = SETTINGS._replace(mirrors=Mirrors(prefix="mirror.example/hub"))
+    assert container(pod_of(make_job().tasks(task), settings=settings), "environment")["image"] == expected
 
 
 def test_our_containers_trust_the_sites_authorities_and_the_environment_is_left_alone() -> None:

@@ -121,21 +121,21 @@ async def settle(images: ImageBuilds, plan: FrozenPlan = PLAN) -> Mapping[int, I
     return images.look(plan, SPEC, [0, 1])
 
 
-async def test_the_trials_wait_until_the_image_is_pushed_and_the_job_is_woken_once() -> None:
+async def test_the_trials_wait_until_the_image_is_pushed_and_the_job_is_woken_at_each_change() -> None:
     api, woken = Api(PUSHED), list[str]()
     images = make_builds(api, Tags(), woken)
     assert images.look(PLAN, SPEC, [0, 1]) == {0: ImageWait(Reason.IMAGE_BUILDING, "the image of task bench/a is not built yet")}
-    assert images.image("evals", PLAN.tasks[0]) is None
+    assert images.images("evals", PLAN.tasks[0]) == {}
     assert await settle(images) == {}
-    assert (images.image("evals", PLAN.tasks[0]), images.image("evals", PLAN.tasks[1])) == (IMAGE, None)
-    assert (woken, api.pods, api.created) == ([PLAN.uid], {}, 1)
+    assert (images.images("evals", PLAN.tasks[0]), images.images("evals", PLAN.tasks[1])) == ({"environment": IMAGE}, {})
+    assert (woken, api.pods, api.created) == ([PLAN.uid] * 2, {}, 1)
 
 
 async def test_an_image_that_the_registry_has_is_not_built() -> None:
     api = Api()
     images = make_builds(api, Tags(has=DIGEST), [])
     assert await settle(images) == {}
-    assert (images.image("evals", PLAN.tasks[0]), api.created) == (IMAGE, 0)
+    assert (images.images("evals", PLAN.tasks[0]), api.created) == ({"environment": IMAGE}, 0)
 
 
 async def test_many_jobs_that_wait_for_one_image_cause_one_build() -> None:
@@ -145,7 +145,28 @@ async def test_many_jobs_that_wait_for_one_image_cause_one_build() -> None:
     for plan in plans:
         images.look(plan, SPEC, [0])
     assert [await settle(images, plan) for plan in plans] == [{}] * 50
-    assert (api.created, sorted(woken)) == (1, sorted(plan.uid for plan in plans))
+    assert (api.created, set(woken)) == (1, {plan.uid for plan in plans})
+
+
+VERIFIER_KEY = "ef" * 20
+BOTH = make_job().tasks(make_task("bench/a", image=None, build=KEY, bundled_verifier=True, verifier_build=VERIFIER_KEY)).plan()
+
+
+async def test_a_task_waits_for_the_image_of_its_separate_verifier_too() -> None:
+    api = Api(PUSHED, PUSHED)
+    images = make_builds(api, Tags(), [])
+    assert images.look(BOTH, SPEC, [0]) == {0: ImageWait(Reason.IMAGE_BUILDING, "the image of task bench/a is not built yet")}
+    await until(lambda: images.look(BOTH, SPEC, [0]) == {})
+    assert (images.images("evals", BOTH.tasks[0]), api.created) == ({"environment": IMAGE, "verifier": IMAGE}, 2)
+
+
+async def test_one_image_that_cannot_be_built_errors_the_task_although_the_other_can() -> None:
+    images = make_builds(Api(PUSHED, BROKEN), Tags(), [])
+    await until(lambda: isinstance(images.look(BOTH, SPEC, [0]).get(0), Judgement) and len(images.images("evals", BOTH.tasks[0])) == 1)
+    state = images.look(BOTH, SPEC, [0])[0]
+    assert isinstance(state, Judgement)
+    assert state.error is not None
+    assert state.error.message.endswith("/Dockerfile line 2, RUN false: error building image: exit status 1")
 
 
 async def test_a_registry_that_is_away_is_waited_for() -> None:
@@ -193,12 +214,15 @@ async def test_a_build_that_was_lost_is_repeated_a_few_times(ends: list[Mapping[
 async def test_after_a_restart_the_pod_that_is_at_work_is_taken_over() -> None:
     api = Api(PUSHED)
     settings = BuildSettings(repository="registry:5000/tasks", executor_image="executor:1")
-    pod = build_pod(PLAN, PLAN.tasks[0], key=KEY, archive_url="http://s3/a", timeout_seconds=60, settings=settings, pods=PodSettings("r:1"))
+    pods = PodSettings("r:1")
+    pod = build_pod(
+        PLAN, PLAN.tasks[0], role="environment", key=KEY, archive_url="http://s3/a", timeout_seconds=60, settings=settings, pods=pods
+    )
     pod["metadata"]["uid"] = "uid-of-an-earlier-process"
     api.pods[pod["metadata"]["name"]] = pod
     images = make_builds(api, Tags(), [])
     assert await settle(images) == {}
-    assert (images.image("evals", PLAN.tasks[0]), api.created, api.pods) == (IMAGE, 0, {})
+    assert (images.images("evals", PLAN.tasks[0]), api.created, api.pods) == ({"environment": IMAGE}, 0, {})
 
 
 async def test_a_build_that_nobody_waits_for_any_more_ends_and_leaves_no_pod() -> None:

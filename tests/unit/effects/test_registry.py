@@ -62,7 +62,13 @@ def image(method: str, path: str, authorization: str) -> Answer:
         case text if text == f"manifests/{DIGEST}":
             return 200, {}, json.dumps({"config": {"digest": CONFIG}}).encode()
         case text if text == f"blobs/{CONFIG}":
-            config = {"User": "worker", "WorkingDir": "/home/worker", "Entrypoint": ["/entry.sh"], "Cmd": None}
+            config = {
+                "User": "worker",
+                "WorkingDir": "/home/worker",
+                "Entrypoint": ["/entry.sh"],
+                "Cmd": None,
+                "Env": ["PATH=/bin", "LANG=C"],
+            }
             return 200, {}, json.dumps({"config": config}).encode()
         case _:
             return 404, {}, b"{}"
@@ -73,7 +79,7 @@ def test_digest_and_facts_of_an_image(serve: Serve) -> None:
     registry = Registry(insecure=(host,))
     assert registry.digest(f"{host}/tasks:key") == DIGEST
     assert registry.digest(f"{host}/tasks:other") is None
-    assert registry.facts(f"{host}/tasks:key") == ImageFacts("worker", "/home/worker", ("/entry.sh",), ())
+    assert registry.facts(f"{host}/tasks:key") == ImageFacts("worker", "/home/worker", ("/entry.sh",), (), ("PATH=/bin", "LANG=C"))
     with pytest.raises(NotFound, match="no variant for linux/arm64"):
         registry.facts(f"{host}/tasks:key", platform="linux/arm64")
 

@@ -121,6 +121,32 @@ async def test_a_step_whose_folder_is_missing_is_refused(world: World) -> None:
     assert message.endswith("Run seatrial check")
 
 
+SEPARATE = '[task]\nname = "bench/one"\n[verifier]\nenvironment_mode = "separate"\n'
+OWN_IMAGE = f'{SEPARATE}[verifier.environment]\ndocker_image = "judge:1"\n'
+
+
+@pytest.mark.conforms("H-103")
+@pytest.mark.parametrize(
+    ("changes", "bundled", "contexts"),
+    [
+        pytest.param({"tests/Dockerfile": "FROM a\n"}, True, {"buildContext", "verifierContext"}, id="Dockerfile"),
+        pytest.param({"tests/Dockerfile": "FROM a\n", "task.toml": OWN_IMAGE}, False, {"buildContext"}, id="image of its own"),
+        pytest.param({"tests/docker-compose.yaml": "services: {}\n"}, True, {"buildContext"}, id="compose, which nobody builds"),
+        pytest.param({}, False, {"buildContext"}, id="that of the environment"),
+        pytest.param(
+            {"tests/Dockerfile": "FROM a\n", "task.toml": '[task]\nname = "bench/one"\n'}, False, {"buildContext"}, id="shared mode"
+        ),
+    ],
+)
+async def test_what_a_separate_verifiers_image_is_built_from(
+    world: World, changes: dict[str, str], bundled: bool, contexts: set[str]
+) -> None:
+    plain = {**files(), "task.toml": SEPARATE, "environment/Dockerfile": "FROM a\n"}
+    verified = await world.verify(world.packed({**plain, **changes}))
+    facts = verified.revision.document["facts"]
+    assert (facts.get("bundledVerifier", False), {"buildContext", "verifierContext"} & facts.keys()) == (bundled, contexts)
+
+
 @pytest.mark.conforms("N-198")
 async def test_the_projection_and_the_place_of_the_object_are_not_in_the_digest(world: World) -> None:
     first = await world.verify(world.packed(files()))

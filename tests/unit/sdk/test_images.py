@@ -45,7 +45,7 @@ class Tags:
         return DIGEST if text in self.has else None
 
     def facts(self, text: str, *, platform: str) -> ImageFacts:
-        return ImageFacts(user="worker")
+        return ImageFacts(user="worker", env=("LANG=C", "API_TOKEN=t", "SEEN=sk-0123456789abcdef"))
 
 
 @dataclass
@@ -102,6 +102,20 @@ def test_a_failed_build_names_file_line_and_log_and_its_siblings_are_built(tmp_p
     assert bad.message.startswith("environment/Dockerfile line 2 (RUN false): ")
     assert bad.log is not None
     assert "RUN false" in bad.log.read_text()
+
+
+def test_what_the_image_says_is_recorded_without_values_that_look_like_credentials(tmp_path: Path) -> None:
+    tags = Tags()
+    (item,) = build_images([write_task(tmp_path / "a")], options(tmp_path), builder=Script(tags), registry=cast(Registry, tags))
+    assert item.record("linux/amd64") == {
+        "image": f"registry:5000/tasks@{DIGEST}",
+        "key": item.key,
+        "platform": "linux/amd64",
+        "user": "worker",
+        "workdir": "",
+        "entrypoint": [],
+        "env": ["LANG=C", "API_TOKEN=", "SEEN="],
+    }
 
 
 def test_a_rehearsal_says_what_is_missing_and_builds_nothing(tmp_path: Path) -> None:

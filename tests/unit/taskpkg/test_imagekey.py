@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from seatrial.taskpkg.dockerfile import Instruction, instructions
 from seatrial.taskpkg.dockerignore import DockerignoreError, parse_dockerignore
-from seatrial.taskpkg.imagekey import ContextError, Instruction, image_key, instructions, read_context
+from seatrial.taskpkg.imagekey import ContextError, image_key, read_context
 
 
 def make_context(folder: Path) -> Path:

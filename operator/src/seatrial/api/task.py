@@ -119,6 +119,12 @@ class BuiltImage(Model):
     entrypoint: tuple[Annotated[str, Field(max_length=4096)], ...] = Field(
         default=(), max_length=64, description="The image's ENTRYPOINT; it is kept.", json_schema_extra={LIST_TYPE: "atomic"}
     )
+    env: tuple[Annotated[str, Field(max_length=1024)], ...] = Field(
+        default=(),
+        max_length=64,
+        description="The image's ENV as NAME=VALUE; values that look like credentials are left out.",
+        json_schema_extra={LIST_TYPE: "atomic"},
+    )
 
 
 class TaskImages(Model):

@@ -149,6 +149,7 @@ def record(item: TaskImage) -> dict[str, Any]:
         "user": item.facts.user or None,
         "workdir": item.facts.workdir or None,
         "entrypoint": list(item.facts.entrypoint),
+        "env": list(item.env),
         "log": str(item.log) if item.log else None,
         "message": item.message or None,
     }

@@ -1,12 +1,13 @@
 """The Pod that builds a task's image, and what its end means.
 
 It meets Pod Security *baseline*: uid 0 with the runtime's default capabilities and seccomp profile, no privilege, no host path. An init
-container of ours fetches the verified archive and leaves the build context on a volume; kaniko's executor builds and pushes. The Pod holds
-no secret but the push credentials where there are any, and no right to the cluster. Facts: ``spec/scale-and-builds.md``.
+container of ours fetches the verified archive and leaves the build context and envd on a volume; kaniko's executor, run by envd, builds and
+pushes. The Pod holds no secret but the push credentials where there are any, and no right to the cluster.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -15,7 +16,7 @@ from seatrial import contract
 from seatrial.api.names import GROUP, LABEL_JOB, LABEL_JOB_NAME, LABEL_ROLE, LABEL_TASK, ROLE_BUILD
 from seatrial.api.reasons import Reason
 from seatrial.contract import StageExit
-from seatrial.core.frozen import FrozenPlan, PlannedTask
+from seatrial.core.frozen import FrozenPlan, ImageRole, PlannedTask
 from seatrial.core.manifests import STAGE_SECONDS, PodSettings, owner_reference
 from seatrial.core.naming import label_value
 from seatrial.core.trial import Judgement, failure, stage_message
@@ -27,15 +28,19 @@ LABEL_BUILD: Final = f"{GROUP}/build"
 CONTEXT: Final = "context"
 BUILD: Final = "build"
 CONTEXT_DIR: Final = "/seatrial/context"
+EXECUTOR: Final = "/kaniko/executor"
+FOLDERS: Final[Mapping[ImageRole, str]] = {"environment": "environment", "verifier": "tests"}
+"""Build contexts in a task."""
 _DIGEST: Final = re.compile(r"\s*(sha256:[0-9a-f]{64})\s*")
-_MARGIN_SECONDS: Final = 120
 
 
 class BuildSettings(NamedTuple):
     """What the operator's configuration says about builds; quantities as Kubernetes writes them."""
 
     repository: str
-    """Where images are pushed and pulled, ``host/name``; empty: the cluster does not build."""
+    """Where images are pushed and looked for, ``host/name``; empty: the cluster does not build."""
+    pull_repository: str = ""
+    """By which name nodes pull them; empty: the same."""
     executor_image: str = ""
     insecure: bool = False
     """The registry speaks plain HTTP, and so may those of base images."""
@@ -49,6 +54,10 @@ class BuildSettings(NamedTuple):
     memory: str = "256Mi"
     memory_limit: str = "4Gi"
     storage_limit: str = "20Gi"
+
+    def image(self, digest: str) -> str:
+        """As the containers of a Pod name it."""
+        return f"{self.pull_repository or self.repository}@{digest}"
 
 
 class Pushed(NamedTuple):
@@ -72,9 +81,10 @@ def build_pod(
     plan: FrozenPlan,
     task: PlannedTask,
     *,
+    role: ImageRole,
     key: str,
     archive_url: str,
-    timeout_seconds: float | None,
+    timeout_seconds: float,
     settings: BuildSettings,
     pods: PodSettings,
     pull_secrets: Sequence[str] = (),
@@ -82,11 +92,11 @@ def build_pod(
     """The whole Pod. It belongs to the job that needed the image first and goes with it.
 
     Args:
+        role: whose image it is.
         key: of the image, the tag that is pushed.
         archive_url: presigned, of the task's archive.
-        timeout_seconds: for the build; None: as long as a trial may run.
+        timeout_seconds: for the build; the Pod's own deadline is a backstop behind it.
     """
-    deadline = int(timeout_seconds) + STAGE_SECONDS + _MARGIN_SECONDS if timeout_seconds is not None else pods.unlimited_seconds
     stage = ("tmp-context", "/tmp")
     return {
         "apiVersion": "v1",
@@ -106,7 +116,7 @@ def build_pod(
         },
         "spec": {
             "restartPolicy": "Never",
-            "activeDeadlineSeconds": deadline,
+            "activeDeadlineSeconds": int(timeout_seconds) + STAGE_SECONDS + pods.pull_seconds,
             "terminationGracePeriodSeconds": 5,
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
@@ -122,6 +132,9 @@ def build_pod(
                         {"name": contract.VAR_ARCHIVE_URL, "value": escape(archive_url)},
                         {"name": contract.VAR_ARCHIVE_SHA256, "value": task.archive_sha256},
                         {"name": contract.VAR_CONTEXT_DIR, "value": CONTEXT_DIR},
+                        {"name": contract.VAR_CONTEXT_FOLDER, "value": FOLDERS[role]},
+                        {"name": contract.VAR_IMAGE_MIRRORS, "value": escape(pods.mirrors.encode())},
+                        {"name": contract.VAR_BUILD_ARGS, "value": escape(json.dumps(dict(settings.args), sort_keys=True))},
                     ],
                     "resources": {
                         "requests": {"cpu": pods.runner_cpu, "memory": pods.runner_memory, "ephemeral-storage": pods.runner_storage},
@@ -138,7 +151,7 @@ def build_pod(
                     "volumeMounts": [{"name": CONTEXT, "mountPath": CONTEXT_DIR}, {"name": stage[0], "mountPath": stage[1]}],
                 }
             ],
-            "containers": [_executor(key, settings, pods)],
+            "containers": [_executor(FOLDERS[role], key, settings, pods, timeout_seconds=timeout_seconds)],
             "volumes": [
                 {"name": CONTEXT, "emptyDir": {"sizeLimit": pods.task_volume}},
                 {"name": stage[0], "emptyDir": {"sizeLimit": pods.tmp_volume}},
@@ -156,17 +169,18 @@ def build_pod(
 _DOCKER_CONFIG: Final = {"key": ".dockerconfigjson", "path": "config.json"}
 
 
-def _executor(key: str, settings: BuildSettings, pods: PodSettings) -> dict[str, Any]:
+def _executor(folder: str, key: str, settings: BuildSettings, pods: PodSettings, *, timeout_seconds: float) -> dict[str, Any]:
     insecure = ["--insecure", "--insecure-pull", "--skip-tls-verify", "--skip-tls-verify-pull"] if settings.insecure else []
     return {
         "name": BUILD,
         "image": settings.executor_image,
         "imagePullPolicy": pods.runner_pull_policy,
+        "command": [f"{CONTEXT_DIR}/envd", "--build", f"{timeout_seconds:g}", EXECUTOR],
         "args": [
-            f"--context=dir://{CONTEXT_DIR}/environment",
+            f"--context=dir://{CONTEXT_DIR}/{folder}",
             f"--dockerfile={CONTEXT_DIR}/Dockerfile",
             f"--destination={settings.repository}:{key}",
-            # The digest is the message of a build that succeeded; a failed one leaves the end of its log there.
+            # The digest is the message of a build that succeeded; of a failed one envd leaves its last instruction and the end of its log.
             "--digest-file=/dev/termination-log",
             f"--custom-platform={settings.platform}",
             "--log-format=text",
@@ -206,32 +220,32 @@ _PASSING_STAGE: Final = frozenset({Reason.OBJECT_STORE_UNAVAILABLE, Reason.OBJEC
 
 
 def judge_build(
-    body: Mapping[str, Any], *, dockerfile: str = "", timeout_seconds: float | None = None
+    body: Mapping[str, Any], *, role: ImageRole = "environment", dockerfile: str = "", timeout_seconds: float
 ) -> Pushed | Passing | Judgement | None:
     """What a build's Pod says; None while it goes on.
 
     Args:
         body: the Pod as the API gives it.
+        role: whose image it is.
         dockerfile: its text, to name the failing line; empty where it is not known.
-        timeout_seconds: the task's own limit; the build's container may run no longer.
+        timeout_seconds: the limit of the build.
     """
     status = body.get("status") or {}
-    states = {
-        item.get("name"): item.get("state") or {}
-        for item in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ()))
-    }
+    states = container_states(body)
     built = states.get(BUILD, {}).get("terminated")
     if built is not None and built.get("exitCode") == 0 and (digest := _DIGEST.fullmatch(built.get("message") or "")):
         return Pushed(digest[1])
     if status.get("phase") not in ("Failed", "Succeeded"):
         return None
-    why = f"{status.get('reason', '')} {status.get('message', '')}"
-    if status.get("reason") == "DeadlineExceeded":
-        text = f"the image was not built within {timeout_seconds:g} s" if timeout_seconds else "the image was not built in time"
-        return failure(Reason.IMAGE_BUILD_TIMEOUT, f"{text}; raise [environment].build_timeout_sec or spec.timeouts.build")
+    why = " ".join(f"{status.get('reason', '')} {status.get('message', '')}".split())[:300]
+    fault = explain(dockerfile, (built or {}).get("message") or "")
+    at = f"{FOLDERS[role]}/{fault.where}"
+    if status.get("reason") == "DeadlineExceeded" or (built or {}).get("exitCode") == contract.BUILD_TIMED_OUT:
+        text = f"{at}: the build did not end within {timeout_seconds:g} s; raise [environment].build_timeout_sec or spec.timeouts.build"
+        return failure(Reason.IMAGE_BUILD_TIMEOUT, text)
     if "ephemeral" in why or "emptyDir" in why:
-        text = f"environment/Dockerfile: the build fills the disk ({' '.join(why.split())[:200]}); make the image smaller"
-        return failure(Reason.IMAGE_BUILD_FAILED, f"{text}, or raise the operator's limit for builds")
+        text = f"{at}: the build fills the disk ({why}); make the image smaller, or raise the operator's limit for builds"
+        return failure(Reason.IMAGE_BUILD_FAILED, text)
     staged = states.get(CONTEXT, {}).get("terminated")
     if staged is not None and staged.get("exitCode"):
         reason = _STAGE.get(staged["exitCode"], Reason.RUNNER_CRASHED)
@@ -239,11 +253,15 @@ def judge_build(
         judgement = failure(reason, said if reason is Reason.IMAGE_BUILD_FAILED else f"the build context could not be prepared: {said}")
         return Passing(judgement) if reason in _PASSING_STAGE else judgement
     if built is None or status.get("reason"):
-        return Passing(failure(Reason.POD_DELETED, f"the build's Pod ended early: {' '.join(why.split())[:300] or 'without a reason'}"))
+        return Passing(failure(Reason.POD_DELETED, f"the build's Pod ended early: {why or 'without a reason'}"))
     if built.get("reason") == "OOMKilled":
-        return failure(
-            Reason.IMAGE_BUILD_FAILED, "environment/Dockerfile: the build was killed for memory; build with less, or raise the limit"
-        )
-    fault = explain(dockerfile, built.get("message") or "")
-    judgement = failure(Reason.IMAGE_BUILD_FAILED, f"environment/{fault}" if fault.line else f"environment/Dockerfile: {fault}")
+        return failure(Reason.IMAGE_BUILD_FAILED, f"{at}: the build was killed for memory; build with less, or raise the limit")
+    judgement = failure(Reason.IMAGE_BUILD_FAILED, f"{at}: {fault.message}")
     return Passing(judgement) if fault.is_passing else judgement
+
+
+def container_states(body: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """State by name of all containers of a Pod."""
+    status = body.get("status") or {}
+    items = (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ()))
+    return {item["name"]: item.get("state") or {} for item in items}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from seatrial.api.evaljob import MAX_TRIALS, AgentSpec, EvalJobSpec
 from seatrial.api.reasons import Reason
@@ -23,6 +23,9 @@ from seatrial.taskpkg.model import NetworkMode, NetworkPolicy, TaskConfig, TaskO
 SCHEMA: Final = 1
 RUNNER_AGENTS: Final = ("oracle", "nop")
 """Agents by name that the runner image of this version drives."""
+
+ImageRole = Literal["environment", "verifier"]
+"""Whose image: the environment's, from ``environment/``, or the separate verifier's, from ``tests/``."""
 
 _MUTABLE: Final = ("suspend", "cancel", "concurrency", "limits", "ttlSecondsAfterFinished")
 
@@ -63,8 +66,14 @@ class PlannedTask:
     """The environment's image by digest, built from its Dockerfile and recorded with the Task; it wins over ``docker_image``."""
     build: str | None = None
     """Key of the image that the cluster builds before the first trial of this task; only without an image."""
+    bundled_verifier: bool = False
+    """``tests/`` describes the separate verifier's image, which holds the tests; ``task.toml`` names none."""
     verifier_image: str | None = None
-    """The separate verifier's image by digest, built from ``tests/Dockerfile`` and recorded with the Task; it holds the tests."""
+    """That image by digest, recorded with the Task."""
+    verifier_build: str | None = None
+    """Key of that image, which the cluster builds before the first trial; only without an image."""
+    pins: Mapping[str, str] = field(default_factory=dict)
+    """Image as task.toml names it -> where it is read, by digest; what the registry did not answer for is absent."""
     extra_scoring: bool = False
     """The Task names metrics or views beside the verifier's rewards."""
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -75,6 +84,20 @@ class PlannedTask:
     def environment_image(self) -> str | None:
         """The image that the environment runs: the recorded build, else ``docker_image``; None while it has to be built."""
         return self.image or self.config.environment.docker_image
+
+    @property
+    def builds(self) -> dict[ImageRole, str]:
+        """Keys of the images that the cluster builds first."""
+        found: dict[ImageRole, str | None] = {"environment": self.build, "verifier": self.verifier_build}
+        return {role: key for role, key in found.items() if key is not None}
+
+    @property
+    def named_images(self) -> tuple[str, ...]:
+        """Images of task.toml that run, and whose tags may move."""
+        own = self.config.verifier.environment
+        environment = None if self.image or self.build else self.config.environment.docker_image
+        verifier = own.docker_image if own is not None and self.config.verifier_environment() is not None else None
+        return tuple(dict.fromkeys(image for image in (environment, verifier) if image and "@" not in image))
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,9 +172,24 @@ def frozen_spec(spec: EvalJobSpec) -> dict[str, Any]:
     return {key: value for key, value in spec.raw().items() if key not in _MUTABLE}
 
 
-def with_image(plan: FrozenPlan, task: int, image: str) -> FrozenPlan:
-    """``plan`` as if the image that the cluster has built for one task were recorded with it."""
-    tasks = (*plan.tasks[:task], replace(plan.tasks[task], image=image, build=None), *plan.tasks[task + 1 :])
+def with_images(plan: FrozenPlan, task: int, images: Mapping[ImageRole, str]) -> FrozenPlan:
+    """``plan`` as if the images that the cluster has built for one task were recorded with it."""
+    if not images:
+        return plan
+    old = plan.tasks[task]
+    new = replace(
+        old,
+        image=images.get("environment", old.image),
+        build=None,
+        verifier_image=images.get("verifier", old.verifier_image),
+        verifier_build=None,
+    )
+    return replace(plan, tasks=(*plan.tasks[:task], new, *plan.tasks[task + 1 :]))
+
+
+def with_pins(plan: FrozenPlan, pins: Mapping[str, str]) -> FrozenPlan:
+    """``plan`` with the images that its tasks name pinned; those without a pin run as they are named."""
+    tasks = tuple(replace(task, pins={image: pins[image] for image in task.named_images if image in pins}) for task in plan.tasks)
     return replace(plan, tasks=tasks)
 
 
@@ -217,6 +255,8 @@ def _unsupported(task: PlannedTask) -> str | None:
         return "environment/docker-compose.yaml is not supported by this version"
     if task.environment_image is None and task.build is None:
         return "has no image: publish it with --build, let the operator build (builds.repository of the chart), or set docker_image"
+    if task.bundled_verifier and task.verifier_image is None and task.verifier_build is None:
+        return "its separate verifier has no image: publish it with --build, or let the operator build (builds.repository of the chart)"
     if environment.tpu is not None:
         return "[environment].tpu is not supported by this version"
     if task.extra_scoring:
@@ -369,7 +409,10 @@ def _task_to_json(task: PlannedTask) -> dict[str, Any]:
         **({"labels": dict(task.labels)} if task.labels else {}),
         **({"image": task.image} if task.image else {}),
         **({"build": task.build} if task.build else {}),
+        **({"bundledVerifier": True} if task.bundled_verifier else {}),
         **({"verifierImage": task.verifier_image} if task.verifier_image else {}),
+        **({"verifierBuild": task.verifier_build} if task.verifier_build else {}),
+        **({"pins": dict(task.pins)} if task.pins else {}),
         "config": config_to_json(task.config),
         "refusal": {"reason": task.refusal.reason.value, "message": task.refusal.message} if task.refusal else None,
     }
@@ -391,6 +434,9 @@ def _task_from_json(body: Mapping[str, Any]) -> PlannedTask:
         labels=body.get("labels", {}),
         image=body.get("image"),
         build=body.get("build"),
+        bundled_verifier=body.get("bundledVerifier", False),
         verifier_image=body.get("verifierImage"),
+        verifier_build=body.get("verifierBuild"),
+        pins=body.get("pins", {}),
         refusal=Refusal(Reason(refusal["reason"]), refusal["message"]) if refusal else None,
     )

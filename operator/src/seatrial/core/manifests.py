@@ -46,6 +46,7 @@ from seatrial.core.trial_input import (
     value_from,
 )
 from seatrial.errors import SeatrialError
+from seatrial.taskpkg.mirrors import Mirrors
 
 SIGNING_KEY: Final = "key"
 """Key inside the job's Secret."""
@@ -83,8 +84,8 @@ class PodSettings(NamedTuple):
     task_volume: str = "8Gi"
     logs_volume: str = "1Gi"
     tmp_volume: str = "1Gi"
-    image_prefix: str = ""
-    """Registry and path before the names of the tasks' images, for sites that mirror them; empty: as the tasks say."""
+    mirrors: Mirrors = Mirrors()
+    """Where images of tasks, agents and Dockerfiles are read from."""
     ca_config_map: str = ""
     """ConfigMap in the job's namespace whose key ``ca.crt`` holds the authorities that our containers trust; empty: the image's own."""
     proxy: tuple[tuple[str, str], ...] = ()
@@ -291,8 +292,7 @@ def _environment(task: PlannedTask, spec: EvalJobSpec, settings: PodSettings, pl
     place = place or agent_place(task)
     return {
         "name": contract.ENVIRONMENT,
-        # What was built is where it was pushed; a mirror is for the images that tasks name.
-        "image": place.image if place.image in (task.image, task.verifier_image) else mirrored(place.image, settings.image_prefix),
+        "image": _running_image(task, place, settings),
         "imagePullPolicy": settings.image_pull_policy,
         "args": [contract.ENVD],
         "env": _with_proxy(environment_env(task, spec, place), settings),
@@ -359,7 +359,7 @@ def _agent_image(spec: EvalJobSpec, settings: PodSettings) -> dict[str, Any]:
         _mount("logs-agent", contract.LOGS_AGENT),
     ]
     container = _runner_container(contract.AGENT_IMAGE, contract.AGENT_UID, settings, env=_agent_env(spec), mounts=mounts, tmp="tmp-image")
-    container["image"] = mirrored(spec.agent.image or "", settings.image_prefix)
+    container["image"] = settings.mirrors.of(spec.agent.image or "")
     container["imagePullPolicy"] = settings.image_pull_policy
     container["args"] = list(spec.agent.args)
     container["env"] = [{"name": name, "value": escape(value)} for name, value in told.items()] + container["env"]
@@ -454,10 +454,11 @@ def _runner_container(
     }
 
 
-def mirrored(image: str | None, prefix: str) -> str | None:
-    """``image`` below ``prefix``, unless it is there already."""
-    base = f"{prefix.rstrip('/')}/"
-    return image if not prefix or image is None or image.startswith(base) else base + image
+def _running_image(task: PlannedTask, place: Place, settings: PodSettings) -> str:
+    """What was built is where it was pushed; what task.toml names is as the plan pinned it, else on its mirror."""
+    if place.image in (task.image, task.verifier_image):
+        return place.image
+    return task.pins.get(place.image) or settings.mirrors.of(place.image)
 
 
 def _with_proxy(env: list[dict[str, Any]], settings: PodSettings) -> list[dict[str, Any]]:

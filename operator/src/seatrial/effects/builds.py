@@ -10,16 +10,26 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any, Final
 
 from seatrial.api.evaljob import EvalJobSpec
 from seatrial.api.names import LABEL_JOB
 from seatrial.api.reasons import Reason
-from seatrial.core.builds import BUILD, CONTEXT, LABEL_BUILD, BuildSettings, Passing, Pushed, build_pod, build_pod_name, judge_build
-from seatrial.core.frozen import FrozenPlan, PlannedTask
+from seatrial.core.builds import (
+    BUILD,
+    CONTEXT,
+    FOLDERS,
+    LABEL_BUILD,
+    BuildSettings,
+    Passing,
+    Pushed,
+    build_pod,
+    build_pod_name,
+    container_states,
+    judge_build,
+)
+from seatrial.core.frozen import FrozenPlan, ImageRole, PlannedTask
 from seatrial.core.manifests import PodSettings
-from seatrial.core.observe import parse_time
 from seatrial.core.plan import ImageWait
 from seatrial.core.trial import Judgement, failure
 from seatrial.core.trial_input import timeouts
@@ -54,7 +64,11 @@ class _Request:
     plan: FrozenPlan
     spec: EvalJobSpec
     task: PlannedTask
+    role: ImageRole
     key: str
+
+    def __str__(self) -> str:
+        return f"the image of task {self.task.id}" if self.role == "environment" else f"the verifier's image of task {self.task.id}"
 
     @property
     def timeout_seconds(self) -> float:
@@ -76,7 +90,7 @@ class ImageBuilds:
         clock: Clock,
         wake: Callable[[str], None],
     ) -> None:
-        """``wake`` gets the UID of a job whose image was settled."""
+        """``wake`` gets the UID of a job whose image was settled, or waits for another reason."""
         self._kube, self._store, self._registry = kube, store, registry
         self._settings, self._pods, self._clock, self._wake = settings, pods, clock, wake
         self._slots = asyncio.Semaphore(concurrency)
@@ -87,19 +101,16 @@ class ImageBuilds:
         states: dict[int, ImageWait | Judgement] = {}
         for number in tasks:
             task = plan.tasks[number]
-            if task.build is None:
-                continue
-            state = self._ensure(_Request(plan, spec, task, task.build)).state
-            if not isinstance(state, str):
-                states[number] = state
+            found = [self._ensure(_Request(plan, spec, task, role, key)).state for role, key in task.builds.items()]
+            missing = [state for state in found if not isinstance(state, str)]
+            if missing:
+                states[number] = next((state for state in missing if isinstance(state, Judgement)), missing[0])
         return states
 
-    def image(self, namespace: str, task: PlannedTask) -> str | None:
-        """The image of a task whose build is done, by digest."""
-        if task.build is None:
-            return None
-        build = self._builds.get((namespace, task.build))
-        return build.state if build is not None and isinstance(build.state, str) else None
+    def images(self, namespace: str, task: PlannedTask) -> dict[ImageRole, str]:
+        """The images of a task whose builds are done, by digest."""
+        built = {role: self._builds.get((namespace, key)) for role, key in task.builds.items()}
+        return {role: build.state for role, build in built.items() if build is not None and isinstance(build.state, str)}
 
     def forget(self, job_uid: str) -> None:
         """The job is over; builds that nobody else waits for end."""
@@ -116,7 +127,7 @@ class ImageBuilds:
         # A failure holds for the jobs that met it; a later job tries again, because the base image may be there now.
         stale = build is not None and isinstance(build.state, Judgement) and request.plan.uid not in build.jobs
         if build is None or stale:
-            build = _Build(state=ImageWait(Reason.IMAGE_BUILDING, f"the image of task {request.task.id} is not built yet"))
+            build = _Build(state=ImageWait(Reason.IMAGE_BUILDING, f"{request} is not built yet"))
             self._builds[place] = build
             build.task = asyncio.create_task(self._provide(request, build), name=f"image {request.key[:12]}")
         build.jobs.add(request.plan.uid)
@@ -129,11 +140,11 @@ class ImageBuilds:
             try:
                 outcome = await self._try(request, build)
             except (InvalidSpec, Rejected, NamespaceGone) as error:
-                outcome = failure(Reason.POD_REJECTED, f"the image of task {request.task.id} cannot be built: {error}")
+                outcome = failure(Reason.POD_REJECTED, f"{request} cannot be built: {error}")
             except (SeatrialError, OSError) as error:
                 # The registry, the store or the API does not answer, or does not let us in: that passes, or a person acts.
                 reason = Reason.REGISTRY_UNAVAILABLE if isinstance(error, Unavailable | Forbidden) else Reason.IMAGE_BUILDING
-                self._wait(build, f"the image of task {request.task.id} waits: {error}")
+                self._wait(build, f"{request} waits: {error}")
                 outcome = Passing(failure(reason, f"the image could not be provided in time: {error}"))
                 failures -= 1  # nothing was tried
             except Exception:
@@ -157,23 +168,29 @@ class ImageBuilds:
                 "reason": state.error.type if isinstance(state, Judgement) and state.error is not None else "Pushed",
             },
         )
-        for uid in build.jobs:
-            self._wake(uid)
+        self._wake_all(build)
 
     async def _try(self, request: _Request, build: _Build) -> Made | Passing | Judgement:
         tag = f"{self._settings.repository}:{request.key}"
         digest = await asyncio.to_thread(self._registry.digest, tag)
         if digest is not None:
-            return f"{self._settings.repository}@{digest}"
+            return self._settings.image(digest)
         async with self._slots:
-            self._wait(build, f"the image of task {request.task.id} is being built from environment/Dockerfile")
+            self._wait(build, f"{request} is being built from {FOLDERS[request.role]}/Dockerfile")
             end = await self._build(request)
         if isinstance(end, Pushed):
-            return f"{self._settings.repository}@{end.digest}"
+            return self._settings.image(end.digest)
         return end
 
     def _wait(self, build: _Build, message: str) -> None:
-        build.state = ImageWait(Reason.IMAGE_BUILDING, message[:500])
+        state = ImageWait(Reason.IMAGE_BUILDING, message[:500])
+        if build.state != state:
+            build.state = state
+            self._wake_all(build)
+
+    def _wake_all(self, build: _Build) -> None:
+        for uid in build.jobs:
+            self._wake(uid)
 
     async def _build(self, request: _Request) -> Pushed | Passing | Judgement:
         namespace, name = request.plan.namespace, build_pod_name(request.key)
@@ -183,8 +200,7 @@ class ImageBuilds:
         uid = body["metadata"]["uid"]
         try:
             while True:
-                end = judge_build(body, dockerfile=_staged_text(body), timeout_seconds=request.timeout_seconds)
-                end = end or _overdue(body, request.timeout_seconds, self._clock.now())
+                end = judge_build(body, role=request.role, dockerfile=_staged_text(body), timeout_seconds=request.timeout_seconds)
                 if end is None and _never_ran(body) and self._clock.monotonic() - began > request.spec.timeouts.pending.seconds:
                     end = failure(Reason.POD_START_TIMEOUT, f"the build's Pod {name} did not start in time: {_waits_for(body)}")
                 if end is not None:
@@ -207,6 +223,7 @@ class ImageBuilds:
         body = build_pod(
             request.plan,
             task,
+            role=request.role,
             key=request.key,
             archive_url=self._store.presign_get(task.archive_key, expires_seconds=URL_SECONDS),
             timeout_seconds=request.timeout_seconds,
@@ -249,33 +266,19 @@ class ImageBuilds:
             log.warning("build not deleted", extra={"pod": name, "error": str(error)[:200]})
 
 
-def _states(body: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    status = body.get("status") or {}
-    items = (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ()))
-    return {item["name"]: item.get("state") or {} for item in items}
-
-
 def _staged_text(body: Mapping[str, Any]) -> str:
     """The Dockerfile's text, which the init container reports."""
-    staged = _states(body).get(CONTEXT, {}).get("terminated") or {}
+    staged = container_states(body).get(CONTEXT, {}).get("terminated") or {}
     return str(staged.get("message") or "") if staged.get("exitCode") == 0 else ""
 
 
-def _overdue(body: Mapping[str, Any], timeout_seconds: float, now: datetime) -> Judgement | None:
-    started = parse_time((_states(body).get(BUILD, {}).get("running") or {}).get("startedAt"))
-    if started is None or (now - started).total_seconds() <= timeout_seconds:
-        return None
-    text = f"environment/Dockerfile: the build did not end within {timeout_seconds:g} s"
-    return failure(Reason.IMAGE_BUILD_TIMEOUT, f"{text}; raise [environment].build_timeout_sec or spec.timeouts.build")
-
-
 def _never_ran(body: Mapping[str, Any]) -> bool:
-    states = _states(body)
+    states = container_states(body)
     return "running" not in states.get(BUILD, {}) and "running" not in states.get(CONTEXT, {})
 
 
 def _waits_for(body: Mapping[str, Any]) -> str:
-    for name, state in _states(body).items():
+    for name, state in container_states(body).items():
         if waiting := state.get("waiting"):
             return f"{name}: {waiting.get('reason', '')} {waiting.get('message', '')}"[:300]
     conditions = (body.get("status") or {}).get("conditions") or ()

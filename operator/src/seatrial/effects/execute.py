@@ -15,7 +15,7 @@ from seatrial.api.reasons import Reason
 from seatrial.contract import encode_input
 from seatrial.core import naming
 from seatrial.core.actions import CreatePod, DeletePod
-from seatrial.core.frozen import FrozenPlan, with_image
+from seatrial.core.frozen import FrozenPlan, ImageRole, with_images
 from seatrial.core.manifests import (
     AgentsWork,
     ResourceModeWithoutValue,
@@ -107,14 +107,14 @@ class Executor:
     def forget(self, job_uid: str) -> None:
         self._secrets.discard(job_uid)
 
-    async def create(self, plan: FrozenPlan, spec: EvalJobSpec, action: CreatePod, *, image: str | None = None) -> Outcome:
-        """Create the Pod of one retry; ``image`` is that of an environment which the cluster has built.
+    async def create(self, plan: FrozenPlan, spec: EvalJobSpec, action: CreatePod, *, images: Mapping[ImageRole, str]) -> Outcome:
+        """Create the Pod of one retry; ``images`` are those that the cluster has built for the task.
 
         Raises:
             NamespaceGone: the job goes away. Unavailable: the outcome is unknown; the same action may be repeated.
         """
         try:
-            body = self._manifest(plan, spec, action, image)
+            body = self._manifest(plan, spec, action, images)
         except (MissingVariable, ResourceModeWithoutValue) as error:
             return Refused(failure(Reason.VALUE_ERROR, str(error)))
         except ValueError as error:  # the encoded input is too long
@@ -173,10 +173,9 @@ class Executor:
         items = sorted(page.get("items") or (), key=lambda item: str(item.get("lastTimestamp") or item.get("eventTime") or ""))
         return f"{items[-1].get('reason', '')}: {items[-1].get('message', '')}"[:500] if items else ""
 
-    def _manifest(self, plan: FrozenPlan, spec: EvalJobSpec, action: CreatePod, image: str | None) -> dict[str, Any]:
+    def _manifest(self, plan: FrozenPlan, spec: EvalJobSpec, action: CreatePod, images: Mapping[ImageRole, str]) -> dict[str, Any]:
         trial, retry, pods = action.trial, action.retry, self._settings.pods()
-        if image is not None:
-            plan = with_image(plan, trial.task, image)
+        plan = with_images(plan, trial.task, images)
         task = plan.tasks[trial.task]
         seconds = min(url_seconds(task, spec, pods), MAX_EXPIRES_SECONDS)
         prefix = naming.job_prefix(plan.namespace, plan.job, plan.uid)

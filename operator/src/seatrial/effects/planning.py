@@ -34,6 +34,7 @@ from seatrial.core.reuse import Source, Tasks, adopt_cached, adopt_job, final_ro
 from seatrial.core.saved import SavedTrial, SavedTrialsRefused, parse_saved
 from seatrial.core.status import Frozen, condition_of, is_terminal
 from seatrial.effects.aiostore import AsyncStore
+from seatrial.effects.image_pins import ImagePins
 from seatrial.effects.references import LATEST, NotYet, Objects, Ref, check_namespace, parse_ref
 from seatrial.effects.revisions import RevisionMismatch, Revisions
 from seatrial.effects.rows import find_cached
@@ -57,8 +58,12 @@ class Loaded(NamedTuple):
 class Planner:
     """Makes and loads frozen plans."""
 
-    def __init__(self, store: AsyncStore, revisions: Revisions, objects: Objects, pinner: Pinner, settings: Settings) -> None:
+    def __init__(
+        self, store: AsyncStore, revisions: Revisions, objects: Objects, pinner: Pinner, settings: Settings, *, images: ImagePins | None
+    ) -> None:
+        """``images``: None: images run as tasks name them."""
         self._store, self._revisions, self._objects, self._pinner, self._settings = store, revisions, objects, pinner, settings
+        self._images = images
 
     async def freeze(self, job: EvalJob) -> Loaded:
         """Plan a job; if a plan of it is stored already, that one is the job's plan.
@@ -96,6 +101,8 @@ class Planner:
             max_trials=self._settings.max_trials,
         )
         self._check_lifetimes(plan, job)
+        if self._images is not None:
+            plan = await self._images.pin(plan)
         if spec.cache.job is not None:
             return adopt_job(plan, await self._source(job, spec.cache.job), rerun_errors=spec.cache.rerun_errors or ())
         if spec.cache.policy == "none":
@@ -247,7 +254,7 @@ class Planner:
         content, facts = revision.document["content"], revision.document["facts"]
         config = TaskConfig.model_validate(revision.document["config"])
         recorded = content.get("images") or {}
-        image = (recorded.get("environment") or {}).get("image")
+        image, verifier_image = ((recorded.get(role) or {}).get("image") for role in ("environment", "verifier"))
         return PlannedTask(
             id=content["nativeTaskId"],
             ref=member.ref,
@@ -258,7 +265,9 @@ class Planner:
             config=config,
             image=image,
             build=None if image or config.environment.docker_image else self._build_key(facts.get("buildContext")),
-            verifier_image=(recorded.get("verifier") or {}).get("image"),
+            bundled_verifier=facts.get("bundledVerifier", False),
+            verifier_image=verifier_image,
+            verifier_build=None if verifier_image else self._build_key(facts.get("verifierContext")),
             loose_files=facts["looseFiles"],
             compose=facts["compose"],
             extra_scoring=bool(content["metrics"] or content["views"]),

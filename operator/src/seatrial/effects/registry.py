@@ -51,6 +51,8 @@ class ImageFacts(NamedTuple):
     workdir: str = ""
     entrypoint: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
+    env: tuple[str, ...] = ()
+    """``NAME=VALUE``."""
 
 
 def parse_ref(text: str) -> ImageRef:
@@ -128,6 +130,7 @@ class Registry:
             workdir=str(config.get("WorkingDir") or "")[:1024],
             entrypoint=tuple(str(part)[:4096] for part in config.get("Entrypoint") or ())[:64],
             command=tuple(str(part)[:4096] for part in config.get("Cmd") or ())[:64],
+            env=tuple(str(part)[:1024] for part in config.get("Env") or ())[:64],
         )
 
     def _json(self, ref: ImageRef, path: str, *, accept: tuple[str, ...]) -> dict[str, Any]:

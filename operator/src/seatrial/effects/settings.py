@@ -16,6 +16,7 @@ from seatrial.core.manifests import PodSettings
 from seatrial.core.trial import Limits
 from seatrial.effects.store import StoreSettings, WebIdentitySettings
 from seatrial.errors import InvalidSpec
+from seatrial.taskpkg.mirrors import Mirrors
 
 PREFIX: Final = "SEATRIAL_"
 
@@ -63,6 +64,10 @@ class Settings:
     tmp_volume: str = "1Gi"
     image_prefix: str = ""
     """Registry and path before the names of the tasks' images; empty: as the tasks say."""
+    image_mirrors: tuple[str, ...] = ()
+    """REGISTRY=REPLACEMENT, both perhaps with a path: where images of tasks, agents and Dockerfiles are read from."""
+    pin_images: bool = True
+    """Ask registries for the digests of the images that tasks name, when a job is planned."""
     ca_config_map: str = ""
     """ConfigMap in each namespace of trials whose key ``ca.crt`` holds the authorities that stage, agent and verifier trust."""
     http_proxy: str = ""
@@ -80,6 +85,8 @@ class Settings:
 
     build_repository: str = ""
     """HOST/NAME to which images of tasks are pushed that have a Dockerfile and no image; empty: the operator does not build."""
+    build_pull_repository: str = ""
+    """HOST/NAME by which nodes pull what was pushed there; empty: the same."""
     build_executor_image: str = "gcr.io/kaniko-project/executor:v1.24.0"
     build_insecure: bool = False
     """The registries of builds speak plain HTTP."""
@@ -182,7 +189,7 @@ class Settings:
             task_volume=self.task_volume,
             logs_volume=self.logs_volume,
             tmp_volume=self.tmp_volume,
-            image_prefix=self.image_prefix,
+            mirrors=self.mirrors(),
             ca_config_map=self.ca_config_map,
             proxy=self._proxy(),
         )
@@ -191,6 +198,14 @@ class Settings:
         """In both spellings: programs disagree on which one they read."""
         given = (("HTTP_PROXY", self.http_proxy), ("HTTPS_PROXY", self.https_proxy), ("NO_PROXY", self.no_proxy))
         return tuple((spelling, value) for name, value in given if value for spelling in (name, name.lower()))
+
+    def mirrors(self) -> Mirrors:
+        """Where images are read from.
+
+        Raises:
+            InvalidSpec: a pair is none.
+        """
+        return Mirrors(_pairs("SEATRIAL_IMAGE_MIRRORS", self.image_mirrors), self.image_prefix)
 
     def builds(self) -> BuildSettings:
         """What the builder of images needs.
@@ -206,6 +221,7 @@ class Settings:
             files[path] = (name, key)
         return BuildSettings(
             repository=self.build_repository,
+            pull_repository=self.build_pull_repository,
             executor_image=self.build_executor_image,
             insecure=self.build_insecure,
             args=_pairs("SEATRIAL_BUILD_ARGS", self.build_args),
@@ -279,6 +295,7 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
     settings = Settings(**values)
     settings.builds()
     settings.otlp_header_map()
+    settings.mirrors()
     return settings
 
 

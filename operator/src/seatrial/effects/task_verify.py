@@ -25,7 +25,7 @@ from seatrial.taskpkg.imagekey import ContextError, read_context
 from seatrial.taskpkg.instruction import record_instruction
 from seatrial.taskpkg.isolated import check_untrusted
 from seatrial.taskpkg.model import TaskConfig
-from seatrial.taskpkg.verification import COMPOSE_FILE, DOCKERFILE
+from seatrial.taskpkg.verification import COMPOSE_FILE, DOCKERFILE, verifier_definition
 
 PROBLEMS: Final = 5
 """Faults of a task that its condition names; ``seatrial check`` shows all."""
@@ -55,6 +55,10 @@ class Facts(NamedTuple):
     compose: bool
     build_context: str | None = None
     """Key of ``environment/`` as a build context; None where it has no Dockerfile, or none that can be built."""
+    bundled_verifier: bool = False
+    """``tests/`` describes the image of the separate verifier, and ``task.toml`` names none."""
+    verifier_context: str | None = None
+    """Key of ``tests/`` as a build context, for that image."""
 
 
 class Verified(NamedTuple):
@@ -108,6 +112,8 @@ class TaskVerifier:
                         "looseFiles": facts.loose_files,
                         "compose": facts.compose,
                         **({"buildContext": facts.build_context} if facts.build_context else {}),
+                        **({"bundledVerifier": True} if facts.bundled_verifier else {}),
+                        **({"verifierContext": facts.verifier_context} if facts.verifier_context else {}),
                     },
                 },
             )
@@ -157,6 +163,7 @@ def _facts(root: Path) -> Facts:
     config, environment = checked.config, root / "environment"
     compose = (environment / COMPOSE_FILE).is_file()
     instruction = root / "instruction.md"
+    bundled = _is_bundled_verifier(config, root)
     return Facts(
         native_id=checked.native_id,
         checksum=checked.digest,
@@ -168,15 +175,24 @@ def _facts(root: Path) -> Facts:
         and environment.is_dir()
         and any(environment.iterdir()),
         compose=compose,
-        build_context=_build_context(environment, is_compose=compose),
+        build_context=_build_context(environment),
+        bundled_verifier=bundled,
+        verifier_context=_build_context(root / "tests") if bundled else None,
     )
 
 
-def _build_context(environment: Path, *, is_compose: bool) -> str | None:
-    if is_compose or not (environment / DOCKERFILE).is_file():
+def _is_bundled_verifier(config: TaskConfig, root: Path) -> bool:
+    if config.is_multi_step:
+        return False  # each step has a verifier of its own
+    definition = verifier_definition(config, root)
+    return definition is not None and definition.is_bundled and definition.environment.docker_image is None
+
+
+def _build_context(folder: Path) -> str | None:
+    if (folder / COMPOSE_FILE).is_file() or not (folder / DOCKERFILE).is_file():
         return None
     try:
-        return read_context(environment).key
+        return read_context(folder).key
     except (ContextError, OSError):
         # For the builder to refuse, with its own words, and only when a job needs the image.
         return None

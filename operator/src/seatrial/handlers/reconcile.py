@@ -21,7 +21,7 @@ from seatrial.api.names import EVALJOB
 from seatrial.api.reasons import Reason
 from seatrial.core import naming
 from seatrial.core.actions import CommitRow, DeletePod, FindResult
-from seatrial.core.frozen import FrozenPlan, PlannedTask, PlanRefused
+from seatrial.core.frozen import FrozenPlan, ImageRole, PlannedTask, PlanRefused
 from seatrial.core.manifests import GRACE_SECONDS
 from seatrial.core.observe import PodView, parse_time
 from seatrial.core.plan import STOP_GRACE_SECONDS, Hold, ImageWait, Observed, Plan, plan
@@ -67,7 +67,7 @@ class Images(Protocol):
     """What is used of the builds."""
 
     def look(self, plan: FrozenPlan, spec: EvalJobSpec, tasks: Iterable[int]) -> dict[int, ImageWait | Judgement]: ...
-    def image(self, namespace: str, task: PlannedTask) -> str | None: ...
+    def images(self, namespace: str, task: PlannedTask) -> dict[ImageRole, str]: ...
     def forget(self, job_uid: str) -> None: ...
 
 
@@ -289,8 +289,8 @@ class JobPass:
                 if memory.hold is not None and memory.hold.reason is not Reason.QUEUED and memory.hold.until > self._clock.now():
                     return
                 try:
-                    image = self._images.image(frozen.namespace, frozen.tasks[action.trial.task])
-                    outcome = await self._executor.create(frozen, job.spec, action, image=image)
+                    images = self._images.images(frozen.namespace, frozen.tasks[action.trial.task])
+                    outcome = await self._executor.create(frozen, job.spec, action, images=images)
                 except Unavailable as error:
                     failures.append(error)
                     return
@@ -379,7 +379,7 @@ class JobPass:
     def _look_for_images(self, job: EvalJob, memory: Memory) -> dict[int, ImageWait | Judgement]:
         """Waits and failures of images that the cluster builds, for tasks with trials to come."""
         frozen = memory.loaded.plan
-        if job.spec.suspend or job.spec.cancel or not any(task.build for task in frozen.tasks):
+        if job.spec.suspend or job.spec.cancel or not any(task.builds for task in frozen.tasks):
             return {}
         rows = memory.rows.by_trial
         open_tasks = {trial.task for trial in frozen.trials if not ((last := rows.get(trial.name, ())) and last[-1].is_final)}

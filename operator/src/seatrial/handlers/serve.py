@@ -26,6 +26,7 @@ from seatrial.effects.builds import ImageBuilds
 from seatrial.effects.clock import Clock, SystemClock
 from seatrial.effects.events import EventPoster
 from seatrial.effects.execute import Executor
+from seatrial.effects.image_pins import ImagePins
 from seatrial.effects.informer import PodInformer
 from seatrial.effects.kube import Access, Kube
 from seatrial.effects.lease import Elector, LeaseSettings
@@ -122,11 +123,12 @@ class Operator:
         self.webhook = Webhook(settings.webhook_url, token=settings.webhook_token, clock=clock, metrics=metrics)
         self.tracer = Tracer(settings.otlp_endpoint, headers=settings.otlp_header_map(), metrics=metrics)
         writer = StatusWriter(kube, self.cache, self.events, metrics)
-        revisions, objects = Revisions(files), Objects(kube)
+        revisions, objects, registry = Revisions(files), Objects(kube), _registry(settings)
+        pins = ImagePins(registry, mirrors=settings.mirrors(), clock=clock) if settings.pin_images else None
         pinner = Pinner(files, revisions, objects, settings)
         self.jobs = JobPass(
             pods=self.informers,
-            planner=Planner(files, revisions, objects, pinner, settings),
+            planner=Planner(files, revisions, objects, pinner, settings, images=pins),
             store=files,
             executor=Executor(kube, files, settings=settings, clock=clock, metrics=metrics),
             writer=writer,
@@ -138,7 +140,7 @@ class Operator:
             images=ImageBuilds(
                 kube,
                 files,
-                _registry(settings),
+                registry,
                 settings=settings.builds(),
                 pods=settings.pods(),
                 concurrency=settings.build_concurrency,

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
+from seatrial.api.credentials import credential_paths, is_masked_name
 from seatrial.effects.registry import ImageFacts, Registry, parse_ref
 from seatrial.errors import InvalidSpec, SeatrialError
 from seatrial.sdk.builders import Build, Builder, BuildFailed, run_build
@@ -82,6 +83,11 @@ class TaskImage:
     log: Path | None = None
     message: str = ""
 
+    @property
+    def env(self) -> tuple[str, ...]:
+        """The image's ENV as others may see it."""
+        return tuple(_shown(variable) for variable in self.facts.env)
+
     def record(self, platform: str) -> dict[str, Any]:
         """As ``spec.images`` of a Task holds it; every field, because the server would add what is missing and the two would differ."""
         facts = self.facts
@@ -92,6 +98,7 @@ class TaskImage:
             "user": facts.user,
             "workdir": facts.workdir,
             "entrypoint": list(facts.entrypoint),
+            "env": list(self.env),
         }
 
 
@@ -180,6 +187,13 @@ def build_images(
 
 
 # --- private ----------------------------------------------------------------------------------------------------------------------------
+
+
+def _shown(variable: str) -> str:
+    """``NAME=VALUE`` of an image; what looks like a credential has no value in an object that many may read."""
+    name, _, value = variable.partition("=")
+    is_secret = is_masked_name(name) or any(credential_paths(value, name))
+    return f"{name}=" if is_secret else variable
 
 
 def _has_dockerfile(folder: Path) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from seatrial.taskpkg.capture import Entry, Inventory
-from seatrial.taskpkg.imagekey import instructions
+from seatrial.taskpkg.dockerfile import Instruction, instructions
 from seatrial.taskpkg.model import TaskConfig
 from seatrial.taskpkg.parse import Problem
 from seatrial.taskpkg.verification import verifier_definition
@@ -30,6 +30,7 @@ def advise(task_dir: Path, config: TaskConfig, listed: Inventory) -> Iterator[Pr
     yield from _rewards(task_dir, config, files)
     yield from _submodules(task_dir, listed, inner)
     yield from _dockerfiles(task_dir, files, frozenset(path for path, _ in inner))
+    yield from _named_images(config)
 
 
 def _compose_names(files: dict[str, Entry]) -> Iterator[Problem]:
@@ -81,22 +82,62 @@ def _submodules(task_dir: Path, listed: Inventory, inner: list[tuple[str, Entry]
 
 
 def _dockerfiles(task_dir: Path, files: dict[str, Entry], paths: frozenset[str]) -> Iterator[Problem]:
-    """Sources of COPY that are not there, and base images that no other machine has."""
+    """Sources of COPY that are not there, base images that no other machine has, and tests that the agent would see."""
     for file in files:
         folder, _, name = file.rpartition("/")
         if name != "Dockerfile" or folder.split("/")[-1] not in ("environment", "tests"):
             continue
         for item in instructions(_head(task_dir / file).decode("utf-8", errors="replace")):
-            if item.name == "FROM" and item.text.split(" ")[0].startswith(("localhost/", "localhost:")):
-                fix = "push the base image to a registry that the builder reaches, and name it there"
-                yield _warning(
-                    "local-base", file, f"The base image {item.text.split(' ')[0]} exists only on one machine", fix, line=item.line
-                )
-            elif item.name == "COPY":
+            if item.name == "FROM":
+                base = next((word for word in item.text.split() if not word.startswith("--")), "")
+                if _is_local_image(base):
+                    fix = "push the base image to a registry that the builder reaches, and name it there"
+                    yield _warning("local-base", file, f"The base image {base} exists only on one machine", fix, line=item.line)
+            elif item.name in ("COPY", "ADD") and folder.split("/")[-1] == "environment" and (seen := _hidden(item, folder, paths)):
+                message = f"{item.name} puts {seen} into the environment's image, where the agent can read it"
+                yield _warning("tests-in-image", file, message, _HIDE, line=item.line)
+            if item.name == "COPY":
                 for source in _plain_sources(item.text):
                     if source and f"{folder}/{source}" not in paths:
                         fix = f"add {folder}/{source}, or correct the line; paths are relative to {folder}/"
                         yield _warning("copy-source", file, f"COPY {source}: there is no such file in {folder}/", fix, line=item.line)
+
+
+def _named_images(config: TaskConfig) -> Iterator[Problem]:
+    own = config.verifier.environment
+    named = {"environment": config.environment.docker_image, "verifier.environment": own.docker_image if own is not None else None}
+    for section, image in named.items():
+        if image and _is_local_image(image):
+            fix = "push the image to a registry that the cluster reaches, and name it there"
+            message = f"The image {image} exists only on one machine"
+            yield Problem("warning", "local-image", "task.toml", f"{section}.docker_image", None, message, fix)
+
+
+def _is_local_image(name: str) -> bool:
+    """Whether the image's registry is the machine itself, so that no other machine finds it."""
+    host, slash, _ = name.partition("/")
+    host = host.partition(":")[0]
+    return bool(slash) and (host in ("localhost", "127.0.0.1", "0.0.0.0", "host.docker.internal") or host.endswith(".localhost"))
+
+
+_HIDE: Final = "leave it out: tests and solution are put into the environment when they are needed"
+_HIDDEN: Final = ("tests", "solution")
+
+
+def _hidden(item: Instruction, folder: str, paths: frozenset[str]) -> str:
+    """Which of tests and solution an instruction copies, by its source or by where it puts it; empty for neither."""
+    if "--from=" in item.text or "<<" in item.text:
+        return ""
+    words = [word.strip('[]",') for word in item.text.split() if not word.startswith("--")]
+    if len(words) < 2:
+        return ""
+    target, sources = posixpath.normpath(words[-1]), [posixpath.normpath(word).lstrip("/") for word in words[:-1]]
+    for name in _HIDDEN:
+        if f"{target}/".startswith(f"/{name}/") or any(source.removeprefix("../").partition("/")[0] == name for source in sources):
+            return name
+        if "." in sources and f"{folder}/{name}" in paths:
+            return f"{folder}/{name}"
+    return ""
 
 
 def _plain_sources(text: str) -> tuple[str, ...]:

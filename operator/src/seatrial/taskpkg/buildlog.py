@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
-from seatrial.taskpkg.imagekey import Instruction, instructions
+from seatrial.taskpkg.dockerfile import Instruction, instructions
 
 _MESSAGE_CHARS: Final = 400
 _TAIL_CHARS: Final = 64 * 1024
@@ -46,9 +46,11 @@ class BuildFault(NamedTuple):
     is_passing: bool
     """The registry or the network, not the Dockerfile: the same build may work later."""
 
-    def __str__(self) -> str:
-        where = f"Dockerfile line {self.line}, {self.instruction}" if self.line is not None else self.instruction or "build"
-        return f"{where}: {self.message}"
+    @property
+    def where(self) -> str:
+        """As the start of a message."""
+        file = "Dockerfile" if self.line is None else f"Dockerfile line {self.line}"
+        return f"{file}, {self.instruction}" if self.instruction else file
 
 
 def explain(dockerfile: str, log: str) -> BuildFault:
