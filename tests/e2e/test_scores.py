@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -99,6 +101,75 @@ def test_results_are_reused_and_only_what_is_missing_runs(scored: Cluster, finis
     origin = trial["origin"]
     data = scored.store().get(f"{origin['folder']}trials/{origin['trial']}/{origin['retry']}/logs.tar.gz", max_bytes=10**8)
     assert hashlib.sha256(data).hexdigest() == trial["logsSha256"]
+
+
+# --- metric.py ---------------------------------------------------------------------------------------------------------------------------
+
+MEAN = """
+import json, sys
+rows = [json.loads(line) for line in open(sys.argv[2])]
+values = [row["reward"] if row else 0.0 for row in rows]
+json.dump({"mean": sum(values) / len(values), "nulls": rows.count(None)}, open(sys.argv[4], "w"))
+"""
+BAD = {
+    "MetricScriptTimeout": "while True: pass",
+    "MetricScriptOutOfMemory": "bytearray(8 << 30)",
+    "MetricScriptOutputTooLong": "for _ in range(1024): print('x' * (1 << 20))",
+    "MetricScriptFailed": "import socket; socket.create_connection(('kubernetes.default.svc', 443), 5)",
+}
+
+
+@pytest.mark.conforms("N-160", "N-165", "H-140")
+def test_the_metric_script_of_a_suite_is_published_and_run_unasked(scored: Cluster, tmp_path: Path) -> None:
+    suite = tmp_path / "suite"
+    shutil.copytree("examples/suites/smoke/hello-world", suite / "hello-world")
+    (suite / "metric.py").write_text(MEAN)
+    scored.seatrial("publish", str(suite), "--taskset", "with-script", "--namespace", NAMESPACE)
+    job = run(scored, "-d", "with-script", "-a", "oracle", "-k", "2")
+    values = {item["name"]: item["value"] for item in job["status"]["scores"] if item["name"].startswith("script.")}
+    assert values == {"script.mean": "1", "script.nulls": "0"}
+    name = job["metadata"]["name"]
+    assert "script.mean" in scored.seatrial("results", name, "-n", NAMESPACE).out
+    checked = scored.seatrial("rescore", name, "--check", "-n", NAMESPACE)
+    assert [line.rpartition(" ")[2] for line in checked.out.splitlines()] == ["identical"] * 6
+    assert scored.items("pods", "-n", NAMESPACE, "-l", f"seatrial.dev/job-name={name}") == []
+
+
+def test_scripts_that_loop_allocate_print_or_try_the_network_are_named_and_cost_no_result(
+    scored: Cluster, finished: dict[str, Any]
+) -> None:
+    scripts = []
+    for text in (*BAD.values(), MEAN):
+        sha256 = hashlib.sha256(text.encode()).hexdigest()
+        scored.store().put_new(f"filesets/{NAMESPACE}/harbor-tasks/metrics/{sha256}/metric.py", text.encode())
+        scripts.append({"ref": f"{NAMESPACE}/harbor-tasks#metrics/{sha256}/metric.py", "sha256": sha256})
+    name = unique("scripts")
+    scored.apply(
+        {
+            "apiVersion": "seatrial.dev/v1alpha1",
+            "kind": "EvalJob",
+            "metadata": {"name": name, "namespace": NAMESPACE},
+            "spec": {
+                "rescore": {"job": finished["metadata"]["name"]},
+                "metrics": [{"type": "script", "script": script} for script in scripts],
+                "scoring": {"scriptTimeout": "10s"},
+                "concurrency": 5,
+            },
+        }
+    )
+    job = scored.finished(name, NAMESPACE)
+    status = job["status"]
+    assert {(item["type"], item["cause"], item["count"]) for item in status["errors"] if item["type"] in BAD} == {
+        (reason, "user", 1) for reason in BAD
+    }
+    messages = {item["type"]: item["message"] for item in status["errors"]}
+    assert "Network is unreachable" in messages["MetricScriptFailed"] or "gaierror" in messages["MetricScriptFailed"]
+    found = {item["name"]: (item["value"], item["count"]) for item in status["scores"]}
+    # Ten trials, two of them errored: null rows for the scripts, no zeros in the mean.
+    assert (found["reward.mean"], found["script.mean"], found["script.nulls"]) == (("0.6875", 8), ("0.55", 10), ("2", 10))
+    assert status["phase"] == "Completed"
+    summary = json.loads(file(scored, job, "summary.json"))
+    assert [item["error"] and item["error"]["type"] for item in summary["scripts"]] == [*BAD, None]
 
 
 def test_compare_finds_no_difference_in_the_same_work_and_a_planted_regression(scored: Cluster, finished: dict[str, Any]) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import hashlib
 import io
+import json
 import tarfile
 import tempfile
 import time
@@ -16,7 +17,7 @@ from typing import Any, TypeVar
 
 from seatrial.api.names import PLURALS
 from seatrial.contract import ErrorInfo, Verdict, sign_result, write_verdict
-from seatrial.core.naming import job_prefix, result_key
+from seatrial.core.naming import job_prefix, result_key, script_result_key
 from seatrial.effects.kube import Kube
 from seatrial.effects.metrics import Metrics
 from seatrial.effects.settings import Settings
@@ -70,6 +71,10 @@ class World:
         """Trial and retry of each Pod that was started."""
         self.fate: Callable[[Raw], str] = lambda pod: "scored"
         """What becomes of a Pod: scored, errored, silent (runs until told otherwise), or a waiting reason of its stage."""
+        self.scripts: list[str] = []
+        """Names of the Pods that run a metric.py, in the order of their creation."""
+        self.script_says: Callable[[Raw], Mapping[str, Any] | None] = lambda pod: {"values": {}, "error": None}
+        """What a script's Pod stores; None: nothing, until told otherwise."""
         self.settings = SETTINGS
         self.events: list[tuple[str, str]] = []
         api.listeners.append(self._seen)
@@ -98,8 +103,8 @@ class World:
             self.store.objects[f"filesets/{ref.replace('#', '/')}"] = target.read_bytes()
         self.api.put(GROUP, "tasks", _object("Task", name, {"source": {"ref": ref, "sha256": packed.sha256}}, namespace))
 
-    def taskset(self, name: str, *tasks: str) -> None:
-        self.api.put(GROUP, "tasksets", _object("Taskset", name, {"tasks": list(tasks)}))
+    def taskset(self, name: str, *tasks: str, **spec: Any) -> None:
+        self.api.put(GROUP, "tasksets", _object("Taskset", name, {"tasks": list(tasks), **spec}))
 
     def submit(self, name: str = "job", **spec: Any) -> None:
         self.api.put(GROUP, "evaljobs", _object("EvalJob", name, {"taskset": "suite", **spec}))
@@ -109,12 +114,12 @@ class World:
         body = self.api.get("evaljobs", name)
         self.api.put(GROUP, "evaljobs", {**body, "spec": {**body["spec"], **spec}})
 
-    def suite(self, count: int) -> None:
-        """``count`` tasks and the set ``suite``."""
+    def suite(self, count: int, **spec: Any) -> None:
+        """``count`` tasks and the set ``suite``; further fields of its spec."""
         names = [f"task-{number}" for number in range(count)]
         for name in names:
             self.publish(name)
-        self.taskset("suite", *names)
+        self.taskset("suite", *names, **spec)
 
     # --- what is seen
 
@@ -190,8 +195,37 @@ class World:
         if kind.plural != "pods" or event != "ADDED" or "spec" not in body:
             return
         labels = body["metadata"]["labels"]
+        if labels["seatrial.dev/role"] == "score":
+            self.scripts.append(body["metadata"]["name"])
+            asyncio.get_running_loop().call_later(0.01, self._play_script, body["metadata"]["name"])
+            return
         self.runs.append((labels["seatrial.dev/trial"], labels["seatrial.dev/retry"]))
         asyncio.get_running_loop().call_later(0.01, self._play, body["metadata"]["name"])
+
+    def _play_script(self, name: str) -> None:
+        if ("evals", name) not in self.api.all("pods"):
+            return
+        pod = self.api.get("pods", name)
+        said = self.script_says(pod)
+
+        def run(body: Raw) -> None:
+            body["status"] = {"phase": "Running"}
+
+        if said is None:
+            self.api.change("pods", name, run)
+            return
+        self.save_script_result(pod, said)
+        self.set_ended(name)
+
+    def save_script_result(self, pod: Raw, said: Mapping[str, Any], *, key: bytes | None = None) -> None:
+        """What the container ``score`` uploads; signed with ``key`` instead of the job's where given."""
+        labels, uid = pod["metadata"]["labels"], pod["metadata"]["labels"]["seatrial.dev/job"]
+        env = {item["name"]: item.get("value") for item in pod["spec"]["containers"][0]["env"]}
+        given = json.loads(str(env["SEATRIAL_INPUT"]))
+        body = {name: given[name] for name in ("job_uid", "script", "retry", "script_sha256", "rewards_sha256")}
+        prefix = job_prefix("evals", labels["seatrial.dev/job-name"], uid)
+        data = sign_result({**body, **said}, key or self.settings.job_key(uid))
+        self.store.objects[script_result_key(prefix, given["script"], given["retry"])] = data
 
     def _play(self, name: str) -> None:
         if ("evals", name) not in self.api.all("pods"):

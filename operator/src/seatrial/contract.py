@@ -22,6 +22,12 @@ VERIFIER: Final = "verifier"
 AGENT_IMAGE: Final = "agent-image"
 """The user's own container beside ``agent``, which drives the environment for it."""
 
+FETCH: Final = "fetch"
+SCRIPT: Final = "script"
+SCORE: Final = "score"
+"""Containers of the Pod that runs a ``metric.py``: one fetches, one runs the script, one signs what it said. Only the second runs code of
+others, and only the other two hold URLs or the key."""
+
 AGENT_UID: Final = 10001
 VERIFIER_UID: Final = 10002
 # stage extracts as the verifier's user: it owns the tests whatever their modes are, and the agent's user does not.
@@ -39,6 +45,13 @@ DESK_MARK: Final = "created"
 """A folder of the desk that only the mount of the image's container makes: the kubelet does so when it creates that container."""
 TASK_DIR: Final = "/seatrial/task"
 """The agent sees the folder ``agent`` of the task volume here, the verifier the folder ``verifier``, stage the whole volume."""
+
+SCRIPT_DIR: Final = "/seatrial/script"
+"""The script and the rewards it reads; ``script`` sees it read-only."""
+SCRIPT_OUT_DIR: Final = "/seatrial/out"
+METRIC_FILE: Final = "metric.py"
+REWARDS_FILE: Final = "rewards.jsonl"
+SCRIPT_END_FILE: Final = "end.json"
 
 ENVD: Final = f"{BIN_DIR}/envd"
 AGENT_SOCKET: Final = f"{CTL_DIR}/{AGENT}/envd.sock"
@@ -102,6 +115,8 @@ BUILD_TIMED_OUT: Final = 124
 VAR_LOGS_URL: Final = "SEATRIAL_LOGS_URL"
 VAR_RESULT_URL: Final = "SEATRIAL_RESULT_URL"
 VAR_SIGNING_KEY: Final = "SEATRIAL_SIGNING_KEY"
+VAR_SCRIPT_URL: Final = "SEATRIAL_SCRIPT_URL"
+VAR_REWARDS_URL: Final = "SEATRIAL_REWARDS_URL"
 VAR_TEMPLATE_PREFIX: Final = "SEATRIAL_VAR_"
 """``SEATRIAL_VAR_NAME`` is a source of the template ``${NAME}``; Secrets and ConfigMaps arrive this way."""
 
@@ -316,6 +331,42 @@ def decode_input(text: str) -> TrialInput:
     if value.get("schema") != 1:
         raise ValueError(f"input schema {value.get('schema')!r} is not 1: runner and operator have different versions")
     return cast(TrialInput, value)
+
+
+# --- a metric.py: what its Pod is told, and what it answers -------------------------------------------------------------------------
+
+
+class ScriptInput(TypedDict):
+    """``VAR_INPUT`` of the containers of a script's Pod, as JSON."""
+
+    job_uid: str
+    script: int
+    """Its number among the scripts of the job."""
+    retry: int
+    script_sha256: str
+    rewards_sha256: str
+    seconds: float
+    memory_bytes: int
+
+
+class ScriptError(TypedDict):
+    type: str
+    message: str
+
+
+class ScriptResult(TypedDict):
+    """``result.json`` of a script, signed; exactly one of ``values`` and ``error`` is there."""
+
+    job_uid: str
+    script: int
+    retry: int
+    script_sha256: str
+    rewards_sha256: str
+    values: dict[str, float] | None
+    error: ScriptError | None
+
+
+SCRIPT_ERROR_CHARS: Final = 1000
 
 
 # --- the agent's end ------------------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""``seatrial-runner stage|agent|verifier|context``: the one entry point of the runner image.
+"""``seatrial-runner stage|agent|verifier|context|fetch|script|score``: the one entry point of the runner image.
 
 Why no argparse and no imports up here: every trial starts three of these, and each part loads only what it needs.
 ``python3 -S -c "from seatrial_runner.main import main; main()" agent`` works too and skips the site packages.
@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-USAGE = "usage: seatrial-runner stage|agent|verifier|context"
+USAGE = "usage: seatrial-runner stage|agent|verifier|context|fetch|script|score"
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
@@ -43,6 +43,18 @@ def run(arguments: Sequence[str]) -> int:
             from seatrial_runner import build_context
 
             return build_context.run(paths, os.environ)
+        case ["fetch"]:
+            from seatrial_runner import score
+
+            return score.fetch(paths, os.environ)
+        case ["script"]:
+            from seatrial_runner import score
+
+            return score.script(paths, os.environ)
+        case ["score"]:
+            from seatrial_runner import score
+
+            return score.score(paths, os.environ)
         case _:
             sys.stderr.write(USAGE + "\n")
             return 2

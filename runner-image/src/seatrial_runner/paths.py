@@ -20,6 +20,8 @@ class Paths(NamedTuple):
     tools: str = "/opt/seatrial/bin"
     """Where the runner image carries envd and seatrial-env."""
     desk: str = contract.DESK_DIR
+    script: str = contract.SCRIPT_DIR
+    script_out: str = contract.SCRIPT_OUT_DIR
     termination_log: str = "/dev/termination-log"
     scratch: str = "/tmp"
     # In the environment; the two kinds of logs are mounted at the same paths in the verifier.

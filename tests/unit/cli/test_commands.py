@@ -526,6 +526,7 @@ def test_what_init_writes_passes_check(seatrial: Callable[..., Ran], tmp_path: P
     )
 
 
+@pytest.mark.conforms("N-165")
 def test_init_lists_a_task_in_the_dataset_beside_it(seatrial: Callable[..., Ran], tmp_path: Path) -> None:
     suite = tmp_path / "my-suite"
     assert seatrial("init", "my-org/my-suite", "--dataset", "--with-metric", "-o", str(tmp_path)).code == 0
@@ -534,6 +535,7 @@ def test_init_lists_a_task_in_the_dataset_beside_it(seatrial: Callable[..., Ran]
         ["dataset.toml", "metric.py", "one"],
         0,
     )
+    assert '[[files]]\npath = "metric.py"' in (suite / "dataset.toml").read_text()
 
 
 def test_init_overwrites_nothing_and_wants_a_full_name(seatrial: Callable[..., Ran], tmp_path: Path) -> None:

@@ -53,11 +53,6 @@ def test_what_may_change_later_is_not_frozen() -> None:
         pytest.param(make_job().spec(agent={"name": "claude-code"}), Reason.UNSUPPORTED_AGENT, id="agent by another name"),
         pytest.param(make_job().spec(agent={"importPath": "a:B"}), Reason.UNSUPPORTED_AGENT, id="agent class"),
         pytest.param(make_job().spec(agent={"name": "oracle", "skills": ["/s"]}), Reason.UNSUPPORTED_AGENT, id="skills"),
-        pytest.param(
-            make_job().spec(metrics=[{"type": "script", "script": {"ref": "e/f#m.py", "sha256": "a" * 64}}]),
-            Reason.UNSUPPORTED_METRIC,
-            id="metric script",
-        ),
         pytest.param(make_job().spec(limits={"maxCostUsd": 1.0}), Reason.UNSUPPORTED, id="cost"),
     ],
 )

@@ -7,6 +7,7 @@ import pytest
 from seatrial.api.reasons import Reason
 from seatrial.core.frozen import PlanRefused
 from seatrial.core.gates import unknown_score
+from seatrial.core.scores import metric_rules
 from tests.builders import make_job
 
 
@@ -29,7 +30,8 @@ from tests.builders import make_job
     ],
 )
 def test_which_gates_can_be_met(name: str, spec: dict[str, Any], words: str | None) -> None:
-    found = unknown_score(name, make_job().spec(**spec).job_spec())
+    given = make_job().spec(**spec).job_spec()
+    found = unknown_score(name, given, rules=metric_rules(given), has_scripts=False)
     assert found is None if words is None else found is not None and words in found
 
 

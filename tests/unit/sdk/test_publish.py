@@ -19,6 +19,7 @@ from seatrial.sdk.cluster import Cluster, ClusterSettings
 from seatrial.sdk.evaluator import Evaluator
 from seatrial.sdk.pack_store import key_of
 from seatrial.sdk.publish import PublishOptions, SuiteRefused, find_suite, git_annotations, publish
+from seatrial.sdk.registry import find_dataset, gather
 from seatrial.taskpkg.extract import extract_archive
 
 MakeTask = Callable[..., Path]
@@ -90,6 +91,57 @@ def test_tags_and_description_reach_the_objects(run: Callable[..., Any], make_ta
         "tags": ["stable"],
         "description": "a few",
     }
+
+
+# --- metric.py --------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.conforms("N-160", "N-165", "H-140")
+def test_a_suites_metric_script_is_published_with_it_and_goes_with_it(
+    run: Callable[..., Any], make_task: MakeTask, suite: Path, kube: Any, store: Store
+) -> None:
+    make_task("one")
+    (suite / "metric.py").write_text("print()\n")
+    sha256 = hashlib.sha256(b"print()\n").hexdigest()
+    script = {"ref": f"evals/harbor-tasks#metrics/{sha256}/metric.py", "sha256": sha256}
+    report = run(suite, taskset="smoke")
+    assert (report.metric_script, kube.get("tasksets", "smoke")["spec"]["metricScript"]) == (script, script)
+    assert store.get(key_of(script["ref"]), max_bytes=100) == b"print()\n"
+    assert run(suite, taskset="smoke").taskset.outcome == "unchanged"
+    (suite / "metric.py").write_text("print(1)\n")
+    assert run(suite, taskset="smoke").taskset.outcome == "revised"
+    assert kube.get("tasksets", "smoke")["spec"]["metricScript"]["sha256"] == hashlib.sha256(b"print(1)\n").hexdigest()
+    (suite / "metric.py").unlink()
+    assert run(suite, taskset="smoke").taskset.outcome == "revised"
+    assert "metricScript" not in kube.get("tasksets", "smoke")["spec"]
+
+
+def test_a_suites_metric_script_can_be_left_out_and_that_of_a_task_is_none(
+    run: Callable[..., Any], make_task: MakeTask, suite: Path, kube: Any
+) -> None:
+    task = make_task("one")
+    (suite / "metric.py").write_text("print()\n")
+    (task / "metric.py").write_text("print()\n")
+    assert run(suite, taskset="smoke", metric_script=False).metric_script is None
+    assert "metricScript" not in kube.get("tasksets", "smoke")["spec"]
+    assert run(task).metric_script is None
+
+
+@pytest.mark.conforms("H-134")
+def test_the_metrics_of_a_registrys_dataset_reach_the_taskset(
+    run: Callable[..., Any], make_task: MakeTask, suite: Path, kube: Any, tmp_path: Path
+) -> None:
+    make_task("one")
+    (suite / "own.py").write_text("print(2)\n")
+    metrics = [{"type": "max"}, {"type": "uv-script", "kwargs": {"script_path": "own.py"}}]
+    entry = {"name": "bench", "version": "1", "description": "", "tasks": [{"name": "one", "path": "one"}], "metrics": metrics}
+    (suite / "registry.json").write_text(json.dumps([entry]))
+    found = find_dataset(suite / "registry.json", "bench")
+    gathered = gather(found, registry=suite / "registry.json", target=tmp_path / "gathered")
+    run(gathered, taskset="bench", metrics=["max"])
+    spec = kube.get("tasksets", "bench")["spec"]
+    assert spec["metrics"] == [{"type": "max"}]
+    assert spec["metricScript"]["sha256"] == hashlib.sha256(b"print(2)\n").hexdigest()
 
 
 # --- again ------------------------------------------------------------------------------------------------------------------------------

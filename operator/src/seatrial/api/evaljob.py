@@ -465,6 +465,12 @@ class JobMetric(Model):
         return self
 
 
+class ScoringSpec(Model):
+    """How scores are computed."""
+
+    script_timeout: Duration = Field(default=Duration("5m"), description="Longest time for one metric.py, such as 5m.")
+
+
 class ThresholdSpec(Model):
     """A gate: the job fails when the score is below it."""
 
@@ -708,6 +714,7 @@ class EvalJobSpec(Model):
         description="How rewards are combined over the job; empty means mean.",
         json_schema_extra={LIST_TYPE: "atomic", **_immutable("metrics")},
     )
+    scoring: ScoringSpec = Field(default=ScoringSpec(), description="How scores are computed.", json_schema_extra=_immutable("scoring"))
     thresholds: tuple[ThresholdSpec, ...] = Field(
         default=(),
         max_length=MAX_THRESHOLDS,

@@ -23,6 +23,8 @@ LABEL_TRIAL: Final = f"{GROUP}/trial"
 LABEL_RETRY: Final = f"{GROUP}/retry"
 LABEL_TASK: Final = f"{GROUP}/task"
 LABEL_ATTEMPT: Final = f"{GROUP}/attempt"
+LABEL_SCRIPT: Final = f"{GROUP}/script"
+"""Number of the script that a Pod of role score runs."""
 LABEL_NETWORK: Final = f"{GROUP}/network"
 """Chooses the NetworkPolicy: public, none, verify."""
 

@@ -38,6 +38,13 @@ MAX_SAMPLE = 20
 _ONE_OF = Rule("has(self.tasks) != has(self.manifest)", "give exactly one of tasks and manifest")
 
 
+class TasksetMetric(Model):
+    """How rewards are combined over every job on the set."""
+
+    type: Literal["mean", "sum", "min", "max"] = Field(description="mean, sum, min or max.")
+    missing: Literal["skip", "zero"] = Field(default="skip", description="skip or zero, as in an EvalJob's metrics.")
+
+
 class TasksetSpec(Model):
     """Which tasks belong to the set."""
 
@@ -55,6 +62,16 @@ class TasksetSpec(Model):
     manifest: StoredFile | None = Field(
         default=None,
         description="A file of pinned members, one JSON object a line, for sets of any size. Exactly one of tasks and manifest.",
+    )
+    metric_script: StoredFile | None = Field(
+        default=None,
+        description="The set's own metric.py: every job on this set runs it over the rewards of its trials; its values are script.NAME.",
+    )
+    metrics: tuple[TasksetMetric, ...] = Field(
+        default=(),
+        max_length=16,
+        description="Aggregates of every job on the set; those of the job come after them. Empty, and none in the job: mean.",
+        json_schema_extra={LIST_TYPE: "atomic"},
     )
     description: Annotated[str, Field(max_length=4096)] = Field(default="", description="What the set is for.")
     metadata: JsonMap = Field(default={}, description="Anything worth keeping beside the set; any JSON object.")

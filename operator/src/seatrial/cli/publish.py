@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -58,6 +58,7 @@ def publish(
     name_template: Annotated[str, typer.Option("--name-template", help="Object names; fields {name} and {dir}.")] = "{name}",
     create: Annotated[bool, typer.Option("--create", help="Refuse tasks that exist already.")] = False,
     partial: Annotated[bool, typer.Option("--partial", help="Publish what is good although something is bad.")] = False,
+    no_metric_script: Annotated[bool, typer.Option("--no-metric-script", help="Leave the suite's metric.py out.")] = False,
     build: Annotated[bool, typer.Option("--build", help="First build and push what Dockerfiles describe and the registry lacks.")] = False,
     timeout: Annotated[float, typer.Option("--timeout", help="Seconds to wait for verification.")] = 300,
     dry_run: DryRun = False,
@@ -96,6 +97,7 @@ def publish(
         create=create,
         partial=partial,
         name_template=name_template,
+        metric_script=not no_metric_script,
         dry_run=dry_run,
         timeout_seconds=timeout,
     )
@@ -103,8 +105,9 @@ def publish(
     if build:
         options = replace(options, build=image_build(images, session, dry_run=dry_run))
     try:
-        with _suite(path, registry, dataset) as source, publish_progress() as progress:
-            report = run_publish(source, options, cluster=session.cluster, settings=session.settings, progress=progress)
+        with _suite(path, registry, dataset) as found, publish_progress() as progress:
+            options = replace(options, metrics=found.metrics)
+            report = run_publish(found.folder, options, cluster=session.cluster, settings=session.settings, progress=progress)
     except SuiteRefused as error:
         note(refusal(error))
         raise
@@ -112,8 +115,13 @@ def publish(
     raise typer.Exit(Exit.GOOD if report.succeeded else Exit.FAILED)
 
 
+class _Suite(NamedTuple):
+    folder: Path
+    metrics: tuple[str, ...] = ()
+
+
 @contextmanager
-def _suite(path: Path | None, registry: Path | None, dataset: str | None) -> Iterator[Path]:
+def _suite(path: Path | None, registry: Path | None, dataset: str | None) -> Iterator[_Suite]:
     """The folder to publish: the given one, or one gathered from a registry for as long as it is needed."""
     import tempfile
 
@@ -124,13 +132,14 @@ def _suite(path: Path | None, registry: Path | None, dataset: str | None) -> Ite
     if (path is None) == (registry is None) or (dataset is not None and registry is None):
         raise InvalidSpec("publish", "give either a folder, or --registry FILE with --dataset NAME[@VERSION]")
     if path is not None:
-        yield path
+        yield _Suite(path)
         return
     assert registry is not None
     found = find_dataset(registry, dataset)
     with tempfile.TemporaryDirectory(prefix="seatrial-registry-") as scratch:
         note(f"fetching {len(found.tasks)} tasks of {found.name}@{found.version}")
-        yield gather(found, registry=registry.resolve(), target=Path(scratch))
+        folder = gather(found, registry=registry.resolve(), target=Path(scratch))
+        yield _Suite(folder, tuple(metric.type for metric in found.metrics if metric.type != "uv-script"))
 
 
 def refusal(error: Any) -> str:
@@ -155,6 +164,8 @@ def print_report(report: PublishReport, output: Output) -> None:
     for task in report.failed:
         note(f"failed: {task.folder.name}: {printable(task.message)}")
     note(counts(report))
+    if report.metric_script is not None:
+        note(f"metric.py {report.metric_script['sha256'][:12]} runs over the rewards of every job on this suite, as script.NAME")
     if report.taskset is not None:
         taskset = report.taskset
         pinned = f", revision {taskset.revision}" if taskset.revision else ""
@@ -199,6 +210,7 @@ def summary(report: PublishReport) -> dict[str, Any]:
         "dryRun": report.dry_run,
         "succeeded": report.succeeded,
         "tasks": [record(task) for task in report.tasks],
+        "metricScript": report.metric_script,
         "taskset": None
         if taskset is None
         else {

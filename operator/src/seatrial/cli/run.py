@@ -220,6 +220,8 @@ def from_report(request: JobRequest, report: PublishReport, *, suite: str) -> Jo
         return replace(request, taskset=f"{report.taskset.name}{pinned}")
     if len(report.tasks) > MAX_TASKS:
         raise InvalidSpec("run", f"{len(report.tasks)} tasks are more than {MAX_TASKS}: add --taskset NAME")
+    scripts = (report.metric_script,) if report.metric_script is not None else ()
+    request = replace(request, metric_scripts=(*scripts, *request.metric_scripts))
     return replace(request, tasks=tuple(f"{task.name}#{task.digest}" if task.digest else task.name for task in report.tasks))
 
 

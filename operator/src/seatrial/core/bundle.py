@@ -23,6 +23,8 @@ from seatrial.core.frozen import FrozenPlan, config_to_json
 from seatrial.core.observe import parse_time
 from seatrial.core.rows import Row
 from seatrial.core.scores import Summary
+from seatrial.core.scripts import ScriptOutcome
+from seatrial.core.scripts import to_lines as script_lines
 from seatrial.core.status import job_summary, judge_thresholds
 from seatrial.scoring.evaluate import NOTHING, Findings, MetricScore
 from seatrial.scoring.groups import group_failures
@@ -53,6 +55,7 @@ def build_tables(
     findings: Findings = NOTHING,
     *,
     run: Run | None = None,
+    scripts: Sequence[ScriptOutcome] = (),
 ) -> Tables:
     """All files of the bundle.
 
@@ -60,11 +63,12 @@ def build_tables(
         by_trial: rows of each trial in the order of retries, as ``rows.by_trial`` gives them.
         findings: what other metrics than the verifier's rewards found.
         run: None: as the plan says.
+        scripts: what the job's scripts gave, in the plan's order.
     """
     run = run or run_of(plan)
     names = {trial.name: trial.key.task for trial in plan.trials}
     ended = [(trial, by_trial[trial.name]) for trial in plan.trials if trial.name in by_trial]
-    summary = job_summary([history[-1] for _, history in ended], spec, names, findings)
+    summary = job_summary([history[-1] for _, history in ended], spec, names, findings, scoring=plan.scoring(scripts))
     further: dict[str, list[MetricScore]] = {}
     for score in findings.scores:
         further.setdefault(score.trial, []).append(score)
@@ -83,6 +87,8 @@ def build_tables(
             scores += [metric_record(score, run=run.id, index=index, retry=row.retry) for score in further.get(row.trial, ())]
     about = metadata(plan, [row for _, history in ended for row in history], run)
     numbers = summary_document(plan, summary, by_trial, findings, run)
+    if scripts:
+        numbers["scripts"] = [json.loads(line) for line in script_lines(scripts).splitlines()]
     numbers["thresholds"] = [gate.raw() for gate in judge_thresholds(spec, summary)]
     return {
         "metadata.json": document(about),

@@ -17,6 +17,8 @@ from seatrial.core.expand import Trial, expand, select
 from seatrial.core.gates import unknown_score
 from seatrial.core.naming import TrialKey
 from seatrial.core.rows import Row, from_json, to_json
+from seatrial.core.scores import MetricRule, Scoring, metric_rules
+from seatrial.core.scripts import Script, ScriptOutcome
 from seatrial.errors import SeatrialError
 from seatrial.taskpkg.model import NetworkMode, NetworkPolicy, TaskConfig, TaskOS, VerifierMode
 
@@ -115,8 +117,16 @@ class FrozenPlan:
     trials: tuple[Trial, ...]
     adopted: tuple[Row, ...] = ()
     """Final rows of trials whose results are reused; no Pod runs for them."""
+    scripts: tuple[Script, ...] = ()
+    """Every metric.py that runs over the rewards, the taskset's own first."""
+    metrics: tuple[MetricRule, ...] = ()
+    """Aggregates that the taskset asks for; those of the job come after them."""
     identity: str | None = None
     """What results of this job may be reused by, where the job takes part in caching."""
+
+    def scoring(self, scripts: Sequence[ScriptOutcome] = ()) -> Scoring:
+        """What the plan adds to the rules of the spec; ``scripts`` are the outcomes so far."""
+        return Scoring(metrics=self.metrics, scripts=tuple(scripts))
 
 
 class Submission(NamedTuple):
@@ -129,7 +139,14 @@ class Submission(NamedTuple):
 
 
 def build_plan(
-    submission: Submission, spec: EvalJobSpec, *, members: Sequence[PlannedTask], taskset: str | None, max_trials: int = MAX_TRIALS
+    submission: Submission,
+    spec: EvalJobSpec,
+    *,
+    members: Sequence[PlannedTask],
+    taskset: str | None,
+    scripts: Sequence[Script] = (),
+    metrics: Sequence[MetricRule] = (),
+    max_trials: int = MAX_TRIALS,
 ) -> FrozenPlan:
     """Select, check and expand. Needs no cluster; the CLI calls it before it creates the job.
 
@@ -138,11 +155,13 @@ def build_plan(
         spec: of the EvalJob.
         members: all tasks of the job in member order, resolved.
         taskset: pinned reference, for the record.
+        scripts: every metric.py of the job, the taskset's own first.
+        metrics: aggregates that the taskset asks for.
 
     Raises:
         PlanRefused: with the reason and the next step.
     """
-    refuse_unsupported(spec)
+    refuse_unsupported(spec, scripts, metrics)
     if not members:
         raise PlanRefused(Reason.EMPTY_TASKSET, f"{taskset or 'the job'} has no task: add at least one")
     chosen = select([task.id for task in members], include=spec.select.include, exclude=spec.select.exclude, limit=spec.select.limit)
@@ -164,6 +183,8 @@ def build_plan(
         spec=frozen_spec(spec),
         tasks=tasks,
         trials=expand(submission.uid, [task.id for task in tasks], agents=[agent_name(spec.agent)], attempts=spec.attempts),
+        scripts=tuple(scripts),
+        metrics=tuple(metrics),
     )
 
 
@@ -204,7 +225,7 @@ def agent_name(agent: AgentSpec) -> str:
     return agent.name or agent.import_path or ("command" if agent.command is not None else agent.image or "")
 
 
-def refuse_unsupported(spec: EvalJobSpec) -> None:
+def refuse_unsupported(spec: EvalJobSpec, scripts: Sequence[Script] = (), metrics: Sequence[MetricRule] = ()) -> None:
     """What this version does not do yet is refused by name, never ignored.
 
     Raises:
@@ -212,10 +233,8 @@ def refuse_unsupported(spec: EvalJobSpec) -> None:
     """
     if spec.limits.max_cost_usd is not None:
         raise PlanRefused(Reason.UNSUPPORTED, "spec.limits.maxCostUsd is not supported by this version: remove it")
-    if any(metric.type == "script" for metric in spec.metrics):
-        raise PlanRefused(Reason.UNSUPPORTED_METRIC, "spec.metrics: type script is not supported by this version; use another type")
     for gate in spec.thresholds:
-        if (why := unknown_score(gate.score, spec)) is not None:
+        if (why := unknown_score(gate.score, spec, rules=metric_rules(spec, metrics), has_scripts=bool(scripts))) is not None:
             raise PlanRefused(Reason.UNKNOWN_SCORE, f"spec.thresholds: nothing can produce {why}")
     agent = spec.agent
     if agent.kind == "importPath":
@@ -355,6 +374,8 @@ def encode_plan(plan: FrozenPlan) -> bytes:
             {"name": trial.name, "task": trial.task, "agent": trial.key.agent, "attempt": trial.key.attempt} for trial in plan.trials
         ],
         **({"adopted": [to_json(row) for row in plan.adopted]} if plan.adopted else {}),
+        **({"scripts": [script._asdict() for script in plan.scripts]} if plan.scripts else {}),
+        **({"metrics": [rule._asdict() for rule in plan.metrics]} if plan.metrics else {}),
         **({"identity": plan.identity} if plan.identity else {}),
     }
     return json.dumps(body, sort_keys=True, separators=(",", ":")).encode()
@@ -384,6 +405,8 @@ def decode_plan(data: bytes) -> FrozenPlan:
                 for item in body["trials"]
             ),
             adopted=tuple(from_json(row) for row in body.get("adopted", ())),
+            scripts=tuple(Script(**item) for item in body.get("scripts", ())),
+            metrics=tuple(MetricRule(**item) for item in body.get("metrics", ())),
             identity=body.get("identity"),
         )
     except (KeyError, TypeError, ValueError, IndexError) as error:

@@ -3,33 +3,36 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Final
 
 from seatrial.api.evaljob import EvalJobSpec
+from seatrial.core.scores import MetricRule
 
 _AGGREGATE: Final = re.compile(r"(?P<key>.+)\.(?P<kind>mean|sum|min|max)(?P<zero>\.zero)?", re.DOTALL)
 _PASS: Final = re.compile(r"(?P<key>.+)\.pass[@^](?P<k>[1-9]\d*)", re.DOTALL)
 
 
-def unknown_score(name: str, spec: EvalJobSpec) -> str | None:
+def unknown_score(name: str, spec: EvalJobSpec, *, rules: Sequence[MetricRule], has_scripts: bool) -> str | None:
     """Why no trial of the job can lead to the score ``name``, with the next step; None where one may.
+
+    Args:
+        rules: the aggregates of the job, at least one.
+        has_scripts: a metric.py runs, named by the job or published with its taskset.
 
     Reward keys are known only when verifiers have reported them, so any key is accepted.
     """
-    scripts = any(metric.type == "script" for metric in spec.metrics)
     if name.startswith("script."):
-        return None if scripts else f"{name}: the job has no metric of type script"
+        return None if has_scripts else f"{name}: the job has no metric of type script, and its taskset no metric.py"
     if (match := _PASS.fullmatch(name)) is not None:
         k = int(match["k"])
         return None if k <= spec.attempts else f"{name}: needs {k} attempts, spec.attempts is {spec.attempts}"
     match = _AGGREGATE.fullmatch(name)
     if match is None:
         return f"{name}: names are KEY.mean, KEY.sum, KEY.min, KEY.max, the same with .zero, and KEY.pass@N, for example reward.mean"
-    metrics = [metric for metric in spec.metrics if metric.type != "script"]
-    kinds = {metric.type: metric.missing for metric in metrics} or {"mean": "skip"}
+    kinds = {rule.type: rule.zero_missing for rule in rules}
     if match["kind"] not in kinds:
         return f"{name}: add {{type: {match['kind']}}} to spec.metrics"
-    first = metrics[0].type if metrics else "mean"
-    if match["zero"] and kinds[match["kind"]] != "zero" and match["kind"] != first:
+    if match["zero"] and not kinds[match["kind"]] and match["kind"] != rules[0].type:
         return f"{name}: set missing: zero on the metric {match['kind']} in spec.metrics"
     return None

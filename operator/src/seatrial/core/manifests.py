@@ -154,11 +154,11 @@ def build_verify_pod(
     if place is None:
         raise ValueError(f"task {task.id} has no separate verifier")
     environment = _environment(task, spec, settings, place)
-    environment["volumeMounts"] = [mount for mount in environment["volumeMounts"] if mount["name"] in ("bin", "ctl", "logs-verifier")]
+    environment["volumeMounts"] = [item for item in environment["volumeMounts"] if item["name"] in ("bin", "ctl", "logs-verifier")]
     verifier = _verifier(task, spec, urls, secret, settings)
     verifier["env"] += _to_redact(environment)
     # envd wants both ends, and nobody else listens here.
-    kept = [mount for mount in verifier["volumeMounts"] if mount["name"] not in ("logs-agent", "logs-artifacts")]
+    kept = [item for item in verifier["volumeMounts"] if item["name"] not in ("logs-agent", "logs-artifacts")]
     verifier["volumeMounts"] = [*kept, _own_socket(contract.AGENT)]
     stage = _stage(task, urls, encoded_input, settings)
     network = network_of(task.config.verifier_policy()) or "none"
@@ -178,7 +178,7 @@ def _pod(
 ) -> dict[str, Any]:
     """What both kinds of Pods share; the first of ``containers`` is the init container."""
     task, pod = plan.tasks[trial.task], spec.pod
-    used = {mount["name"] for container in containers for mount in container["volumeMounts"]}
+    used = {item["name"] for container in containers for item in container["volumeMounts"]}
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -196,7 +196,7 @@ def _pod(
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
             "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
-            **_placement(spec),
+            **placement(spec),
             "initContainers": containers[:1],
             "containers": containers[1:],
             "volumes": [volume for volume in _volumes(settings) if volume["name"] in used],
@@ -264,7 +264,7 @@ def _stage(task: PlannedTask, urls: Urls, encoded_input: str, settings: PodSetti
             {"name": contract.VAR_AGENT_LOGS_SHA256, "value": urls.work.logs_sha256},
             {"name": contract.VAR_AGENT_RESULT_URL, "value": escape(urls.work.result)},
         ]
-    container = _runner_container(
+    container = runner_container(
         contract.STAGE,
         contract.STAGE_UID,
         settings,
@@ -274,7 +274,7 @@ def _stage(task: PlannedTask, urls: Urls, encoded_input: str, settings: PodSetti
             {"name": contract.VAR_ARCHIVE_SHA256, "value": task.archive_sha256},
             *work,
         ],
-        mounts=[_mount("bin", contract.BIN_DIR), _mount("task", contract.TASK_DIR)],
+        mounts=[mount("bin", contract.BIN_DIR), mount("task", contract.TASK_DIR)],
         tmp="tmp-verifier",
     )
     # It installs envd setuid root, so that Harbor's root steps work in an image whose USER is another, and becomes STAGE_UID before it
@@ -302,31 +302,31 @@ def _environment(task: PlannedTask, spec: EvalJobSpec, settings: PodSettings, pl
         # The Pod's containers share one network: a raw socket would read what the verifier sends to a store without TLS.
         "securityContext": {"capabilities": {"drop": ["NET_RAW"]}},
         "volumeMounts": [
-            _mount("bin", contract.BIN_DIR, read_only=True),
-            _mount("ctl", contract.CTL_DIR, read_only=True),
-            _mount("logs-agent", contract.LOGS_AGENT),
-            _mount("logs-verifier", contract.LOGS_VERIFIER),
-            _mount("logs-artifacts", contract.LOGS_ARTIFACTS),
+            mount("bin", contract.BIN_DIR, read_only=True),
+            mount("ctl", contract.CTL_DIR, read_only=True),
+            mount("logs-agent", contract.LOGS_AGENT),
+            mount("logs-verifier", contract.LOGS_VERIFIER),
+            mount("logs-artifacts", contract.LOGS_ARTIFACTS),
         ],
     }
 
 
 def _agent(task: PlannedTask, spec: EvalJobSpec, settings: PodSettings) -> dict[str, Any]:
-    desk = [_mount("desk", contract.DESK_DIR)] if spec.agent.image is not None else []
+    desk = [mount("desk", contract.DESK_DIR)] if spec.agent.image is not None else []
     solving = needed_refs(solution_env(task, spec), environment_sources(spec), where=f"[solution.env] of task {task.id}")
     env = _agent_env(spec)
-    return _runner_container(
+    return runner_container(
         contract.AGENT,
         contract.AGENT_UID,
         settings,
         image=spec.agent.runner_image,
         env=_with_proxy(env + template_variables(solving), settings),
         mounts=[
-            _mount("bin", contract.BIN_DIR, read_only=True),
+            mount("bin", contract.BIN_DIR, read_only=True),
             _own_socket(contract.AGENT),
-            _mount("task", contract.TASK_DIR, read_only=True, sub_path="agent"),
+            mount("task", contract.TASK_DIR, read_only=True, sub_path="agent"),
             *_run_mounts(contract.AGENT),
-            _mount("logs-agent", contract.LOGS_AGENT),
+            mount("logs-agent", contract.LOGS_AGENT),
             *desk,
         ],
         tmp="tmp-agent",
@@ -352,13 +352,13 @@ def _agent_image(spec: EvalJobSpec, settings: PodSettings) -> dict[str, Any]:
         "HOME": "/tmp",
     }
     mounts = [
-        _mount("bin", contract.BIN_DIR, read_only=True),
-        _mount("desk", contract.DESK_DIR),
-        _mount("desk", f"{contract.DESK_DIR}/{contract.DESK_MARK}", read_only=True, sub_path=contract.DESK_MARK),
-        _mount("task", contract.TASK_DIR, read_only=True, sub_path="agent"),
-        _mount("logs-agent", contract.LOGS_AGENT),
+        mount("bin", contract.BIN_DIR, read_only=True),
+        mount("desk", contract.DESK_DIR),
+        mount("desk", f"{contract.DESK_DIR}/{contract.DESK_MARK}", read_only=True, sub_path=contract.DESK_MARK),
+        mount("task", contract.TASK_DIR, read_only=True, sub_path="agent"),
+        mount("logs-agent", contract.LOGS_AGENT),
     ]
-    container = _runner_container(contract.AGENT_IMAGE, contract.AGENT_UID, settings, env=_agent_env(spec), mounts=mounts, tmp="tmp-image")
+    container = runner_container(contract.AGENT_IMAGE, contract.AGENT_UID, settings, env=_agent_env(spec), mounts=mounts, tmp="tmp-image")
     container["image"] = settings.mirrors.of(spec.agent.image or "")
     container["imagePullPolicy"] = settings.image_pull_policy
     container["args"] = list(spec.agent.args)
@@ -372,7 +372,7 @@ def _agent_image(spec: EvalJobSpec, settings: PodSettings) -> dict[str, Any]:
 
 def _verifier(task: PlannedTask, spec: EvalJobSpec, urls: Urls, secret: str, settings: PodSettings) -> dict[str, Any]:
     grading = grading_refs(task, spec)
-    return _runner_container(
+    return runner_container(
         contract.VERIFIER,
         contract.VERIFIER_UID,
         settings,
@@ -383,13 +383,13 @@ def _verifier(task: PlannedTask, spec: EvalJobSpec, urls: Urls, secret: str, set
             *template_variables(grading),
         ],
         mounts=[
-            _mount("bin", contract.BIN_DIR, read_only=True),
+            mount("bin", contract.BIN_DIR, read_only=True),
             _own_socket(contract.VERIFIER),
-            _mount("task", contract.TASK_DIR, read_only=True, sub_path="verifier"),
+            mount("task", contract.TASK_DIR, read_only=True, sub_path="verifier"),
             *_run_mounts(contract.VERIFIER),
-            _mount("logs-agent", contract.LOGS_AGENT),
-            _mount("logs-verifier", contract.LOGS_VERIFIER),
-            _mount("logs-artifacts", contract.LOGS_ARTIFACTS),
+            mount("logs-agent", contract.LOGS_AGENT),
+            mount("logs-verifier", contract.LOGS_VERIFIER),
+            mount("logs-artifacts", contract.LOGS_ARTIFACTS),
         ],
         tmp="tmp-verifier",
     )
@@ -402,18 +402,18 @@ def _to_redact(environment: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _own_socket(name: str) -> dict[str, Any]:
-    return _mount("ctl", f"{contract.CTL_DIR}/{name}", sub_path=name)
+    return mount("ctl", f"{contract.CTL_DIR}/{name}", sub_path=name)
 
 
 def _run_mounts(name: str) -> list[dict[str, Any]]:
     """Its own folder, and the other's read-only."""
     return [
-        _mount("run", f"{contract.RUN_DIR}/{folder}", read_only=folder != name, sub_path=folder)
+        mount("run", f"{contract.RUN_DIR}/{folder}", read_only=folder != name, sub_path=folder)
         for folder in (contract.AGENT, contract.VERIFIER)
     ]
 
 
-def _runner_container(
+def runner_container(
     name: str,
     uid: int,
     settings: PodSettings,
@@ -427,7 +427,7 @@ def _runner_container(
     if settings.ca_config_map:
         if "SSL_CERT_FILE" not in {item["name"] for item in env}:
             env = [*env, {"name": "SSL_CERT_FILE", "value": f"{CA_DIR}/{CA_KEY}"}]
-        mounts = [*mounts, _mount("ca", CA_DIR, read_only=True)]
+        mounts = [*mounts, mount("ca", CA_DIR, read_only=True)]
     return {
         "name": name,
         "image": image or settings.runner_image,
@@ -450,7 +450,7 @@ def _runner_container(
             "readOnlyRootFilesystem": True,
             "capabilities": {"drop": ["ALL"]},
         },
-        "volumeMounts": [*mounts, _mount(tmp, "/tmp")],
+        "volumeMounts": [*mounts, mount(tmp, "/tmp")],
     }
 
 
@@ -466,13 +466,14 @@ def _with_proxy(env: list[dict[str, Any]], settings: PodSettings) -> list[dict[s
     return [*env, *({"name": name, "value": escape(value)} for name, value in settings.proxy if name.lower() not in given)]
 
 
-def _mount(volume: str, path: str, *, read_only: bool = False, sub_path: str | None = None) -> dict[str, Any]:
-    mount: dict[str, Any] = {"name": volume, "mountPath": path}
+def mount(volume: str, path: str, *, read_only: bool = False, sub_path: str | None = None) -> dict[str, Any]:
+    """A volume mount."""
+    body: dict[str, Any] = {"name": volume, "mountPath": path}
     if sub_path is not None:
-        mount["subPath"] = sub_path
+        body["subPath"] = sub_path
     if read_only:
-        mount["readOnly"] = True
-    return mount
+        body["readOnly"] = True
+    return body
 
 
 def _volumes(settings: PodSettings) -> list[dict[str, Any]]:
@@ -491,9 +492,14 @@ def _volumes(settings: PodSettings) -> list[dict[str, Any]]:
         "desk": "16Mi",
     }
     volumes: list[dict[str, Any]] = [{"name": name, "emptyDir": {"sizeLimit": size}} for name, size in sizes.items()]
-    if settings.ca_config_map:
-        volumes.append({"name": "ca", "configMap": {"name": settings.ca_config_map, "items": [{"key": CA_KEY, "path": CA_KEY}]}})
-    return volumes
+    return [*volumes, *ca_volumes(settings)]
+
+
+def ca_volumes(settings: PodSettings) -> list[dict[str, Any]]:
+    """The volume of the site's authorities, where there are any."""
+    if not settings.ca_config_map:
+        return []
+    return [{"name": "ca", "configMap": {"name": settings.ca_config_map, "items": [{"key": CA_KEY, "path": CA_KEY}]}}]
 
 
 def volume_limits(settings: PodSettings) -> dict[str, int]:
@@ -502,7 +508,8 @@ def volume_limits(settings: PodSettings) -> dict[str, int]:
     return dict.fromkeys((contract.LOGS_AGENT, contract.LOGS_VERIFIER, contract.LOGS_ARTIFACTS), size)
 
 
-def _placement(spec: EvalJobSpec) -> dict[str, Any]:
+def placement(spec: EvalJobSpec) -> dict[str, Any]:
+    """Fields of a Pod's spec that say where it may run and how its images are pulled."""
     pod = spec.pod
     gone = [
         {"key": f"node.kubernetes.io/{what}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": NODE_GONE_SECONDS}

@@ -41,6 +41,13 @@ def pod_name(job: str, job_uid: str, key: TrialKey, retry: int, *, verifies: boo
     return f"{stem or 'job'}-{token}-{retry}{'-v' if verifies else ''}"
 
 
+def script_pod_name(job: str, job_uid: str, script: int, retry: int) -> str:
+    """Name of the Pod that runs one of the job's scripts; at most 63 characters."""
+    token = base64.b32encode(hashlib.sha256(job_uid.encode()).digest()).decode().lower()[:10]
+    stem = re.sub(r"[^a-z0-9]+", "-", job.lower())[:36].strip("-")
+    return f"{stem or 'job'}-{token}-score-{script}-{retry}"
+
+
 def secret_name(job: str, job_uid: str) -> str:
     """Name of the Secret with the job's signing key."""
     token = base64.b32encode(hashlib.sha256(job_uid.encode()).digest()).decode().lower()[:10]
@@ -75,6 +82,19 @@ def result_key(prefix: str, trial: str, retry: int) -> str:
 
 def logs_key(prefix: str, trial: str, retry: int) -> str:
     return f"{prefix}trials/{trial}/{retry}/logs.tar.gz"
+
+
+def script_result_key(prefix: str, script: int, retry: int) -> str:
+    return f"{prefix}scripts/{script}/{retry}/result.json"
+
+
+def script_rewards_key(prefix: str) -> str:
+    """What the scripts of a job read."""
+    return f"{prefix}scripts/rewards.jsonl"
+
+
+def script_outcomes_key(prefix: str) -> str:
+    return f"{prefix}scripts.jsonl"
 
 
 def rows_prefix(prefix: str) -> str:

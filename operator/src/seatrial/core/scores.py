@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Final, Literal, NamedTuple
 
+from seatrial.api.evaljob import EvalJobSpec
 from seatrial.core.rows import Row
+from seatrial.core.scripts import ScriptOutcome
 from seatrial.scoring.evaluate import NOTHING, Findings
 from seatrial.scoring.harbor import all_rows, harbor_metric
 from seatrial.scoring.observations import Output
@@ -29,11 +31,29 @@ class MetricRule(NamedTuple):
     """In addition ``<key>.<type>.zero``: Harbor's documented arithmetic, where a missing reward counts as 0."""
 
 
+def metric_rules(spec: EvalJobSpec, of_taskset: Sequence[MetricRule] = ()) -> tuple[MetricRule, ...]:
+    """The aggregates of a job: those of its taskset, then ``spec.metrics``; nothing means mean (H-134)."""
+    named = (MetricRule(item.type, item.missing == "zero") for item in spec.metrics if item.type != "script")
+    return tuple(dict.fromkeys((*of_taskset, *named))) or (MetricRule(),)
+
+
+@dataclass(frozen=True, slots=True)
+class Scoring:
+    """What a plan adds to the rules of the spec."""
+
+    metrics: tuple[MetricRule, ...] = ()
+    """Of the taskset."""
+    scripts: tuple[ScriptOutcome, ...] = ()
+
+
+NO_SCORING: Final = Scoring()
+
+
 @dataclass(frozen=True, slots=True)
 class Score:
     name: str
     """``<key>.<aggregate>``, ``<key>.<aggregate>.zero``, ``<key>.pass@<k>``, ``<key>.pass^<k>``, ``<metric>.<output>.mean``,
-    ``view.<name>.mean``."""
+    ``view.<name>.mean``, ``script.<name>``."""
     value: float | None
     """None: nothing was measured."""
     count: int
@@ -74,6 +94,7 @@ def summarise(
     metrics: Sequence[MetricRule] = (MetricRule(),),
     tasks: Mapping[str, str] | None = None,
     findings: Findings = NOTHING,
+    scripts: Mapping[str, float] | None = None,
 ) -> Summary:
     """All scores of a job.
 
@@ -84,17 +105,24 @@ def summarise(
         metrics: at least one; the first makes the column MEAN.
         tasks: trial -> task; a trial that it does not name is a task of its own; None: all trials are attempts at one task.
         findings: what other metrics found.
+        scripts: values that scripts computed from the same rows.
     """
     trials = as_trials(rows, tasks)
     rewards = reward_outputs(trials, reward_key) if findings.rewards else Rewards(None, ())
     filled = zero_filled(trials, rewards, {rule.type for rule in metrics if rule.zero_missing} | {metrics[0].type})
     scores: list[Score] = []
+    lines = len(all_rows(trials))
+    script_scores = [Score(f"script.{name}", value, lines, 0) for name, value in (scripts or {}).items()]
     for output in rewards.outputs:
         scores += _aggregates(output, metrics)
         if output.output == rewards.primary:
             scores += _filled(output.output, filled, metrics, always=metrics[0].type)
         else:
             scores += _filled(output.output, filled, metrics)
+        if output.output == rewards.primary:
+            scores += script_scores
+    if rewards.primary is None:
+        scores += script_scores
     named = [(output.output, output) for output in rewards.outputs] + [(output.name, output) for output in findings.outputs]
     for output in findings.outputs:
         found = output.range()

@@ -16,6 +16,7 @@ from seatrial.api.evaljob import (
     MAX_ERRORS,
     MAX_SCORES,
     TERMINAL_PHASES,
+    Cause,
     CoverageStatus,
     ErrorStatus,
     EvalJobSpec,
@@ -32,7 +33,8 @@ from seatrial.api.reasons import JOB_CONDITIONS, ConditionType, Reason
 from seatrial.core.observe import format_time
 from seatrial.core.plan import Hold, Progress
 from seatrial.core.rows import Row
-from seatrial.core.scores import MetricRule, Summary, column_text, decimal_text, summarise
+from seatrial.core.scores import NO_SCORING, Scoring, Summary, column_text, decimal_text, metric_rules, summarise
+from seatrial.core.scripts import ScriptError, ScriptOutcome, merged_values
 from seatrial.scoring.evaluate import NOTHING, Findings
 
 STATUS_BYTES: Final = 60 * 1024
@@ -81,15 +83,23 @@ def merge_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str
     return patch
 
 
-def metric_rules(spec: EvalJobSpec) -> tuple[MetricRule, ...]:
-    """``spec.metrics``; nothing means mean."""
-    kinds = [MetricRule(item.type, item.missing == "zero") for item in spec.metrics if item.type != "script"]
-    return tuple(dict.fromkeys(kinds)) or (MetricRule(),)
-
-
-def job_summary(rows: Sequence[Row], spec: EvalJobSpec, tasks: Mapping[str, str], findings: Findings = NOTHING) -> Summary:
+def job_summary(
+    rows: Sequence[Row],
+    spec: EvalJobSpec,
+    tasks: Mapping[str, str],
+    findings: Findings = NOTHING,
+    *,
+    scoring: Scoring = NO_SCORING,
+) -> Summary:
     """Scores and coverage of final rows under the job's rules; ``tasks`` gives the task of each trial."""
-    return summarise(rows, reward_key=spec.reward_key, metrics=metric_rules(spec), tasks=tasks, findings=findings)
+    return summarise(
+        rows,
+        reward_key=spec.reward_key,
+        metrics=metric_rules(spec, scoring.metrics),
+        tasks=tasks,
+        findings=findings,
+        scripts=merged_values(scoring.scripts),
+    )
 
 
 def waiting_status(context: Context, reason: Reason, message: str, *, degraded: bool = False) -> dict[str, Any]:
@@ -126,6 +136,7 @@ def build_status(
     hold: Hold | None,
     degraded: State | None,
     summary_key: str | None,
+    scoring: Scoring = NO_SCORING,
     reduced: bool = False,
 ) -> dict[str, Any]:
     """Status of a planned job.
@@ -133,12 +144,13 @@ def build_status(
     Args:
         hold: what keeps the operator from creating Pods, or None.
         degraded: what needs a person, or None.
+        scoring: what the plan adds to the spec's rules, and what scripts gave.
         summary_key: where the saved results are; only then the phase may become terminal.
         reduced: without anything that names rewards or errors, for a server that refused the full status.
 
     Once the phase is terminal it stays: callers do not compute a status for such a job.
     """
-    summary = job_summary(progress.final, spec, progress.tasks)
+    summary = job_summary(progress.final, spec, progress.tasks, scoring=scoring)
     thresholds = judge_thresholds(spec, summary)
     ended = summary_key is not None and progress.pending == progress.running == 0
     phase, end = _end(progress, thresholds) if ended else (_phase(spec, progress), None)
@@ -191,7 +203,7 @@ def build_status(
             for item in summary.coverage
             if len(item.name) <= NAME_CHARS
         )[:MAX_COVERAGE],
-        errors=() if reduced else group_errors(progress.final)[:MAX_ERRORS],
+        errors=() if reduced else (*script_errors(scoring.scripts), *group_errors(progress.final))[:MAX_ERRORS],
         thresholds=thresholds if ended else (),
         results=ResultsStatus(prefix=context.prefix, summary=summary_key),
     )
@@ -214,6 +226,18 @@ def group_errors(rows: Sequence[Row]) -> tuple[ErrorStatus, ...]:
         )
         for group in ordered
         if group[0].error is not None
+    )
+
+
+def script_errors(outcomes: Sequence[ScriptOutcome]) -> tuple[ErrorStatus, ...]:
+    """Errors of scripts by name, with the message of the first."""
+    groups: dict[tuple[str, Cause], list[ScriptError]] = {}
+    for outcome in outcomes:
+        if (error := outcome.error) is not None:
+            groups.setdefault((error.type, error.cause), []).append(error)
+    return tuple(
+        ErrorStatus(type=kind, cause=cause, count=len(found), message=_both_ends(f"metric.py {found[0].message}"))
+        for (kind, cause), found in groups.items()
     )
 
 
@@ -291,6 +315,11 @@ def notices(previous: Mapping[str, Any], status: Mapping[str, Any]) -> tuple[Not
             trial = item["sample"][0] if item.get("sample") else "a trial"
             result.append(Notice(True, item["type"], f"{trial} ({item['cause']}): {item.get('message', '')}"))
     return tuple(result)
+
+
+def _both_ends(text: str, *, limit: int = 240) -> str:
+    """``text`` without its middle: a traceback's last line says most."""
+    return text if len(text) <= limit else f"{text[: limit // 3]} … {text[-(limit - limit // 3 - 3) :]}"
 
 
 # --- parts -----------------------------------------------------------------------------------------------------------------------------

@@ -100,7 +100,7 @@ class Executor:
         except AlreadyExists:
             pass
         except (QuotaExceeded, MissingRight) as error:
-            return self._held(error)
+            return self.held(error)
         self._secrets.add(plan.uid)
         return None
 
@@ -124,7 +124,7 @@ class Executor:
         except AlreadyExists:
             return await self._compare(plan, action)
         except (QuotaExceeded, MissingRight) as error:
-            return self._held(error)
+            return self.held(error)
         except Rejected as error:
             return Refused(failure(Reason.POD_REJECTED, str(error)))
         self._metrics.pods_created.inc()
@@ -173,6 +173,11 @@ class Executor:
         items = sorted(page.get("items") or (), key=lambda item: str(item.get("lastTimestamp") or item.get("eventTime") or ""))
         return f"{items[-1].get('reason', '')}: {items[-1].get('message', '')}"[:500] if items else ""
 
+    def held(self, error: QuotaExceeded | MissingRight) -> Held:
+        """Nobody of the job gets a Pod for a while."""
+        reason = Reason.QUOTA_EXCEEDED if isinstance(error, QuotaExceeded) else Reason.FORBIDDEN
+        return Held(Hold(reason, str(error), self._clock.now() + timedelta(seconds=HOLD_SECONDS)))
+
     def _manifest(self, plan: FrozenPlan, spec: EvalJobSpec, action: CreatePod, images: Mapping[ImageRole, str]) -> dict[str, Any]:
         trial, retry, pods = action.trial, action.retry, self._settings.pods()
         plan = with_images(plan, trial.task, images)
@@ -219,7 +224,3 @@ class Executor:
             message = f"Pod {action.pod} exists in namespace {plan.namespace} and does not belong to this job: remove it"
             return Refused(failure(Reason.NAME_CONFLICT, message))
         return Leaving(pod) if pod.deleting else Created(pod)
-
-    def _held(self, error: QuotaExceeded | MissingRight) -> Held:
-        reason = Reason.QUOTA_EXCEEDED if isinstance(error, QuotaExceeded) else Reason.FORBIDDEN
-        return Held(Hold(reason, str(error), self._clock.now() + timedelta(seconds=HOLD_SECONDS)))

@@ -32,11 +32,13 @@ from seatrial.core.frozen import (
 from seatrial.core.manifests import url_seconds
 from seatrial.core.reuse import Source, Tasks, adopt_cached, adopt_job, final_rows, identity, rescore_plan, saved_plan
 from seatrial.core.saved import SavedTrial, SavedTrialsRefused, parse_saved
+from seatrial.core.scores import MetricRule
+from seatrial.core.scripts import Script
 from seatrial.core.status import Frozen, condition_of, is_terminal
 from seatrial.effects.aiostore import AsyncStore
 from seatrial.effects.image_pins import ImagePins
 from seatrial.effects.references import LATEST, NotYet, Objects, Ref, check_namespace, parse_ref
-from seatrial.effects.revisions import RevisionMismatch, Revisions
+from seatrial.effects.revisions import Revision, RevisionMismatch, Revisions
 from seatrial.effects.rows import find_cached
 from seatrial.effects.settings import Settings
 from seatrial.effects.store import MAX_EXPIRES_SECONDS
@@ -48,6 +50,16 @@ from seatrial.taskpkg.model import TaskConfig
 
 PLAN_BYTES: Final = 512 * 1024 * 1024
 READS: Final = 16
+
+
+class Resolved(NamedTuple):
+    """What a job evaluates."""
+
+    members: Sequence[Member]
+    taskset: str | None
+    """``namespace/name#digest``; None for a job of single tasks."""
+    content: Mapping[str, Any]
+    """Of the Taskset's revision; empty for a job of single tasks."""
 
 
 class Loaded(NamedTuple):
@@ -91,13 +103,15 @@ class Planner:
     async def _planned(self, job: EvalJob) -> FrozenPlan:
         """A plan from references, with the results that are reused."""
         meta, spec = job.metadata, job.spec
-        members, taskset = await self._members(job)
-        tasks = await self._tasks(members)
+        resolved = await self._members(job)
+        tasks = await self._tasks(resolved.members)
         plan = build_plan(
             Submission(namespace=meta.namespace, job=meta.name, uid=meta.uid, created_at=meta.creation_timestamp),
             job.spec,
             members=tasks,
-            taskset=taskset,
+            taskset=resolved.taskset,
+            scripts=self._scripts(job, resolved.content),
+            metrics=set_metrics(resolved.content),
             max_trials=self._settings.max_trials,
         )
         self._check_lifetimes(plan, job)
@@ -114,18 +128,26 @@ class Planner:
         """A plan that takes all trials of an ended job, or of a file, with its own tasks or those of a Taskset."""
         meta, spec, asked = job.metadata, job.spec, job.spec.rescore
         assert asked is not None
-        refuse_unsupported(spec)
         submission = Submission(namespace=meta.namespace, job=meta.name, uid=meta.uid, created_at=meta.creation_timestamp)
-        tasks = None
+        tasks, scripts, metrics = None, self._scripts(job, {}), tuple[MetricRule, ...]()
         if asked.taskset is not None:
-            members, taskset = await self._taskset(job, asked.taskset, "spec.rescore.taskset")
-            tasks = Tasks(await self._tasks(members), taskset)
+            resolved = await self._taskset(job, asked.taskset, "spec.rescore.taskset")
+            tasks = Tasks(await self._tasks(resolved.members), resolved.taskset)
+            scripts, metrics = self._scripts(job, resolved.content), set_metrics(resolved.content)
         if asked.job is not None:
-            return rescore_plan(submission, spec, await self._source(job, asked.job), spec_raw=frozen_spec(spec), tasks=tasks)
-        assert asked.trials is not None
-        assert tasks is not None
-        trials, folder = await self._saved(job, asked.trials)
-        return saved_plan(submission, spec, trials, tasks, folder=folder, spec_raw=frozen_spec(spec))
+            source = await self._source(job, asked.job)
+            plan = rescore_plan(submission, spec, source, spec_raw=frozen_spec(spec), tasks=tasks)
+            if tasks is None:
+                own = tuple(script for script in source.plan.scripts if script.is_taskset)
+                scripts = (*own, *(script for script in scripts if script.sha256 not in {item.sha256 for item in own}))
+                metrics = source.plan.metrics
+        else:
+            assert asked.trials is not None
+            assert tasks is not None
+            trials, folder = await self._saved(job, asked.trials)
+            plan = saved_plan(submission, spec, trials, tasks, folder=folder, spec_raw=frozen_spec(spec))
+        refuse_unsupported(spec, scripts, metrics)
+        return replace(plan, scripts=scripts, metrics=metrics)
 
     async def _saved(self, job: EvalJob, file: StoredFile) -> tuple[tuple[SavedTrial, ...], str]:
         """The trials of a file, and the key prefix of its folder.
@@ -186,17 +208,29 @@ class Planner:
         plan = await asyncio.to_thread(decode_plan, data)
         return Loaded(plan, _frozen(key, data, plan))
 
-    async def _members(self, job: EvalJob) -> tuple[Sequence[Member], str | None]:
+    def _scripts(self, job: EvalJob, content: Mapping[str, Any]) -> tuple[Script, ...]:
+        """Every metric.py of a job in Harbor's order, each once: the taskset's own, then those that the job names (H-134)."""
+        namespace = job.metadata.namespace
+        found: dict[str, Script] = {}
+        if (own := content.get("metricScript")) is not None:
+            found[own["sha256"]] = Script(archive_key(own["ref"]), own["sha256"], is_taskset=True)
+        for metric in job.spec.metrics:
+            if (named := metric.script) is not None:
+                check_namespace(named.ref.partition("/")[0], namespace=namespace, settings=self._settings, text=named.ref)
+                found.setdefault(named.sha256, Script(archive_key(named.ref), named.sha256))
+        return tuple(found.values())
+
+    async def _members(self, job: EvalJob) -> Resolved:
         namespace, spec = job.metadata.namespace, job.spec
         if spec.tasks is not None:
             refs = [parse_ref(text, namespace=namespace) for text in spec.tasks]
-            return await self._pinner.resolve(refs, namespace=namespace), None
+            return Resolved(await self._pinner.resolve(refs, namespace=namespace), None, {})
         if spec.taskset is None:
             raise PlanRefused(Reason.UNSUPPORTED, "the job names no task: name a taskset or tasks")
         return await self._taskset(job, spec.taskset, "spec.taskset")
 
-    async def _taskset(self, job: EvalJob, text: str, field: str) -> tuple[Sequence[Member], str]:
-        """The pinned members of a Taskset, and its reference with the digest."""
+    async def _taskset(self, job: EvalJob, text: str, field: str) -> Resolved:
+        """The pinned members of a Taskset."""
         namespace = job.metadata.namespace
         ref = parse_ref(text, namespace=namespace)
         check_namespace(ref.namespace, namespace=namespace, settings=self._settings, text=text)
@@ -204,11 +238,13 @@ class Planner:
         if body is None:
             message = f"Taskset {ref.namespace}/{ref.name} does not exist: publish it, or correct {field}"
             raise NotYet(Reason.TASKSET_NOT_FOUND, message)
-        key, sha256, digest = await self._manifest(ref, body)
-        return await self._pinner.read_members(key, sha256), f"{ref.namespace}/{ref.name}#{digest}"
+        revision = await self._revision(ref, body)
+        manifest = revision.document["manifest"]
+        members = await self._pinner.read_members(manifest["key"], manifest["sha256"])
+        return Resolved(members, f"{ref.namespace}/{ref.name}#{revision.digest}", revision.document["content"])
 
-    async def _manifest(self, ref: Ref, body: Mapping[str, Any]) -> tuple[str, str, str]:
-        """Key and sha256 of the manifest of the named revision, and its digest."""
+    async def _revision(self, ref: Ref, body: Mapping[str, Any]) -> Revision:
+        """The revision of a Taskset that a reference names."""
         status = body.get("status") or {}
         if ref.fragment == LATEST:
             pinned = condition_of(status, ConditionType.PINNED)
@@ -217,22 +253,20 @@ class Planner:
                 judged = pinned is not None and current
                 why = f"{pinned['reason']}: {pinned['message']}" if pinned is not None and current else "not pinned yet"
                 raise NotYet(Reason.TASKSET_NOT_PINNED, f"Taskset {ref.namespace}/{ref.name}: {why}", in_work=not judged)
-            return status["manifest"]["ref"], status["manifest"]["sha256"], status["digest"]
-        if ref.fragment == status.get("digest"):
-            return status["manifest"]["ref"], status["manifest"]["sha256"], status["digest"]
+            number = status["revision"]
+        elif ref.fragment == status.get("digest"):
+            number = status["revision"]
+        else:
+            number = (status.get("tags") or {}).get(ref.fragment)
         try:
+            if number is not None:
+                return await self._revisions.read(ref.namespace, "taskset", ref.name, int(number))
             if ref.is_digest:
-                revision = await self._revisions.find(ref.namespace, "taskset", ref.name, ref.fragment)
-            else:
-                number = (status.get("tags") or {}).get(ref.fragment)
-                if number is None:
-                    known = ", ".join(sorted(status.get("tags") or {})) or "none"
-                    raise NotFound(f"has no revision tagged {ref.fragment!r} (known tags: {known})")
-                revision = await self._revisions.read(ref.namespace, "taskset", ref.name, int(number))
+                return await self._revisions.find(ref.namespace, "taskset", ref.name, ref.fragment)
+            known = ", ".join(sorted(status.get("tags") or {})) or "none"
+            raise NotFound(f"has no revision tagged {ref.fragment!r} (known tags: {known})")
         except (NotFound, RevisionMismatch) as error:
             raise NotYet(Reason.REVISION_NOT_FOUND, f"Taskset {ref.namespace}/{ref.name}: {error}") from error
-        manifest = revision.document["manifest"]
-        return manifest["key"], manifest["sha256"], revision.digest
 
     async def _tasks(self, members: Sequence[Member]) -> list[PlannedTask]:
         slots = asyncio.Semaphore(READS)
@@ -291,6 +325,11 @@ class Planner:
                     f"a trial of task {task.id} may take {hours} hours, presigned URLs live for 168: lower spec.timeouts or task.toml's"
                 )
                 raise PlanRefused(Reason.URL_LIFETIME_TOO_SHORT, message)
+
+
+def set_metrics(content: Mapping[str, Any]) -> tuple[MetricRule, ...]:
+    """Aggregates that a Taskset asks for, of its revision's content."""
+    return tuple(MetricRule(item["type"], item.get("missing") == "zero") for item in content.get("metrics", ()))
 
 
 def _frozen(key: str, data: bytes, plan: FrozenPlan) -> Frozen:

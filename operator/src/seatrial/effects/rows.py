@@ -20,6 +20,7 @@ from seatrial.core.bundle import build_tables
 from seatrial.core.frozen import FrozenPlan
 from seatrial.core.reuse import cache_folder, cache_name, decode_entry, encode_entry, is_reusable
 from seatrial.core.rows import Row
+from seatrial.core.scripts import ScriptOutcome
 from seatrial.core.trial import Found, read_result
 from seatrial.effects.aiostore import AsyncStore
 from seatrial.errors import AlreadyExists, InvalidSpec, NotFound
@@ -139,7 +140,9 @@ class Saved(NamedTuple):
     summary_key: str
 
 
-async def save_results(store: AsyncStore, plan: FrozenPlan, spec: EvalJobSpec, log_: RowLog, *, prefix: str) -> Saved:
+async def save_results(
+    store: AsyncStore, plan: FrozenPlan, spec: EvalJobSpec, log_: RowLog, *, prefix: str, scripts: Sequence[ScriptOutcome] = ()
+) -> Saved:
     """Write the tables of an ended job; their bytes depend on the plan and the rows alone, so a repetition changes nothing.
 
     ``summary.json`` comes last: where it is, everything else is.
@@ -148,7 +151,7 @@ async def save_results(store: AsyncStore, plan: FrozenPlan, spec: EvalJobSpec, l
         Unavailable, Forbidden, DiskFull: the store; the call may be repeated.
     """
     # A job of 10,000 trials takes a second; the loop goes on meanwhile.
-    tables = await asyncio.to_thread(build_tables, plan, spec, dict(log_.by_trial))
+    tables = await asyncio.to_thread(build_tables, plan, spec, dict(log_.by_trial), scripts=scripts)
     *others, last = tables.items()
     await asyncio.gather(*(store.put(f"{prefix}{name}", data, content_type=_type(name)) for name, data in others))
     if plan.identity is not None:

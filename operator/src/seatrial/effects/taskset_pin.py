@@ -83,7 +83,12 @@ class Pinner:
             "description": spec.description,
             "members": [member.ref for member in members],
             "metadata": spec.raw().get("metadata", {}),
+            # Only where they are: the digests of sets without them stay.
+            **{name: value for name in ("metricScript", "metrics") if (value := spec.raw().get(name))},
         }
+        if spec.metric_script is not None:
+            place = spec.metric_script.ref
+            check_namespace(place.partition("/")[0], namespace=namespace, settings=self._settings, text=place)
         extra = {"manifest": {"key": key, "sha256": sha256}}
         revision = await self._revisions.publish(namespace, "taskset", taskset.metadata.name, content=content, extra=extra)
         try:

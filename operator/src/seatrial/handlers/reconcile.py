@@ -46,6 +46,7 @@ from seatrial.effects.metrics import Metrics
 from seatrial.effects.planning import Loaded, Planner
 from seatrial.effects.references import NotYet
 from seatrial.effects.rows import LostRace, ResultFinder, RowLog, save_results
+from seatrial.effects.scripts import ScriptRuns, ScriptState
 from seatrial.effects.settings import Settings
 from seatrial.effects.traces import Tracer
 from seatrial.effects.webhook import Webhook
@@ -95,6 +96,7 @@ class Memory:
     deleted: dict[str, float] = field(default_factory=dict)
     """UIDs of Pods that we deleted, and when."""
     hold: Hold | None = None
+    scripts: ScriptState = field(default_factory=ScriptState)
     summary_key: str | None = None
     is_reduced: bool = False
     """The full status was refused; from then on the reduced one is written."""
@@ -119,8 +121,9 @@ class JobPass:
         webhook: Webhook,
         tracer: Tracer,
         images: Images,
+        scripts: ScriptRuns,
     ) -> None:
-        self._webhook, self._tracer, self._images = webhook, tracer, images
+        self._webhook, self._tracer, self._images, self._scripts = webhook, tracer, images, scripts
         self._pods, self._planner, self._store, self._executor = pods, planner, store, executor
         self._writer, self._settings, self._clock, self._metrics = writer, settings, clock, metrics
         self._memories: dict[str, Memory] = {}
@@ -188,19 +191,33 @@ class JobPass:
         if decided.creates:
             await self._create(job, memory, decided)
             decided = self._plan(job, memory)
+        scripts_wait = None
         if decided.save is not None:
-            saved = await save_results(self._store, memory.loaded.plan, job.spec, memory.rows, prefix=self._prefix(job))
+            scripts_wait = await self._run_scripts(job, memory, decided)
+        if decided.save is not None and scripts_wait is None:
+            saved = await save_results(
+                self._store, memory.loaded.plan, job.spec, memory.rows, prefix=self._prefix(job), scripts=memory.scripts.outcomes or ()
+            )
             memory.summary_key = saved.summary_key
             decided = self._plan(job, memory)
         later = await self._write_soon(body, job, memory, decided)
         await self._delete(job, memory, decided.deletes)
-        waits = [seconds for seconds in (decided.requeue_seconds, later) if seconds is not None]
+        waits = [seconds for seconds in (decided.requeue_seconds, later, scripts_wait) if seconds is not None]
         if memory.started:
             oldest = min(at for _, at in memory.started.values())
             waits.append(max(0.1, oldest + EXPECTATION_SECONDS + 0.1 - self._clock.monotonic()))
         if len(decided.commits) or len(decided.creates) + len(decided.deletes) >= PARALLEL_CREATES:
             waits.append(0.0)
         return min(waits) if waits else None
+
+    async def _run_scripts(self, job: EvalJob, memory: Memory, decided: Plan) -> float | None:
+        """When to look again while the job's scripts run; None when they are done. A job that was stopped, or scored nothing, runs none."""
+        assert decided.progress is not None
+        plan, uid = memory.loaded.plan, job.metadata.uid
+        if not plan.scripts or decided.progress.stop is not None or not decided.progress.count("scored"):
+            return None
+        pods, gone = self._pods.pods(uid), self._pods.gone(uid)
+        return await self._scripts.step(plan, job.spec, decided.progress.final, memory.scripts, pods=pods, gone=gone)
 
     async def _settle(self, job: EvalJob, memory: Memory) -> Plan:
         """Plan, commit what ended, look for what is unclear, until only creates and deletes are left."""
@@ -407,6 +424,7 @@ class JobPass:
         # Also where the status names no plan yet: an earlier process may have come further than its last write.
         await memory.rows.load()
         await self._remember_results(memory)
+        await self._scripts.load(loaded.plan, memory.scripts)
         self._memories[meta.uid] = memory
         self._uids[meta.namespace, meta.name] = meta.uid
         return memory
@@ -474,6 +492,7 @@ class JobPass:
             hold=memory.hold,
             degraded=degraded,
             summary_key=memory.summary_key,
+            scoring=memory.loaded.plan.scoring(memory.scripts.outcomes or ()),
         )
         try:
             return build(reduced=memory.is_reduced)

@@ -36,6 +36,7 @@ from seatrial.effects.queue import WorkQueue
 from seatrial.effects.references import Objects, list_objects
 from seatrial.effects.registry import Registry, docker_auths
 from seatrial.effects.revisions import Revisions
+from seatrial.effects.scripts import ScriptRuns
 from seatrial.effects.settings import Settings
 from seatrial.effects.task_verify import TaskVerifier
 from seatrial.effects.taskset_pin import Pinner
@@ -126,11 +127,13 @@ class Operator:
         revisions, objects, registry = Revisions(files), Objects(kube), _registry(settings)
         pins = ImagePins(registry, mirrors=settings.mirrors(), clock=clock) if settings.pin_images else None
         pinner = Pinner(files, revisions, objects, settings)
+        executor = Executor(kube, files, settings=settings, clock=clock, metrics=metrics)
         self.jobs = JobPass(
             pods=self.informers,
             planner=Planner(files, revisions, objects, pinner, settings, images=pins),
             store=files,
-            executor=Executor(kube, files, settings=settings, clock=clock, metrics=metrics),
+            executor=executor,
+            scripts=ScriptRuns(kube, files, executor, settings=settings, clock=clock),
             writer=writer,
             settings=settings,
             clock=clock,

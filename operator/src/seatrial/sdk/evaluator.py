@@ -179,6 +179,8 @@ class Evaluator:
             JobFailed: the job did not end ``Completed``.
         """
         report = self.publish(path)
+        if report.metric_script is not None:
+            options["metric_scripts"] = (report.metric_script, *options.get("metric_scripts", ()))
         job = self.submit(tasks=[f"{task.name}#{task.digest}" for task in report.tasks], agent=agent, **options)
         return job.wait()
 

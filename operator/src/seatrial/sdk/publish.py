@@ -30,7 +30,7 @@ from seatrial.sdk.cluster import Cluster, Raw
 from seatrial.sdk.images import ImageBuild, TaskImage, build_images
 from seatrial.sdk.pack_store import Destination, Stored, key_of, pack_and_store
 from seatrial.taskpkg.check import CheckedTask, check_suite, check_tasks
-from seatrial.taskpkg.dataset import check_dataset
+from seatrial.taskpkg.dataset import METRIC_FILE, check_dataset, metric_script
 from seatrial.taskpkg.discover import Discovery, discover, select_names
 from seatrial.taskpkg.names import object_name
 from seatrial.taskpkg.pack import FORMAT
@@ -90,6 +90,10 @@ class PublishOptions:
     """Publish what is good although something is bad, and write the Taskset of that."""
     name_template: str = "{name}"
     """Object name of a task; ``{name}`` is the one made from the native id, ``{dir}`` that of the folder."""
+    metric_script: bool = True
+    """Publish the suite's ``metric.py``, so that jobs run it."""
+    metrics: Sequence[str] = ()
+    """Aggregates that every job on the Taskset computes, such as those of a registry's dataset."""
     dry_run: bool = False
     timeout_seconds: float = 300
     """For verification of all tasks together."""
@@ -154,6 +158,8 @@ class PublishReport:
     tasks: tuple[PublishedTask, ...]
     taskset: PublishedTaskset | None
     dry_run: bool = False
+    metric_script: Mapping[str, str] | None = None
+    """``{ref, sha256}`` of the suite's ``metric.py``."""
     skipped_taskset: bool = False
     """A Taskset was asked for and not written, because a task failed."""
 
@@ -262,12 +268,22 @@ def publish(
             pass
         done = _verified(registered, cluster=cluster, options=options, progress=progress)
     tasks = tuple(sorted((*done, *refused), key=lambda task: str(task.folder)))
+    script = _store_script(suite, options, destination, settings)
     taskset = None
     failed = any(task.outcome == "failed" for task in tasks)
     write = options.taskset is not None and (not failed or options.partial)
     if write:
-        taskset = _publish_taskset(tasks, cluster=cluster, options=options, settings=settings, root=suite.root, progress=progress)
-    return PublishReport(cluster.namespace, tasks, taskset, options.dry_run, skipped_taskset=options.taskset is not None and not write)
+        taskset = _publish_taskset(
+            tasks, cluster=cluster, options=options, settings=settings, root=suite.root, script=script, progress=progress
+        )
+    return PublishReport(
+        cluster.namespace,
+        tasks,
+        taskset,
+        options.dry_run,
+        metric_script=script,
+        skipped_taskset=options.taskset is not None and not write,
+    )
 
 
 def parse_destination(options: PublishOptions, namespace: str) -> Destination:
@@ -579,6 +595,7 @@ def _publish_taskset(
     options: PublishOptions,
     settings: StoreSettings,
     root: Path,
+    script: Mapping[str, str] | None,
     progress: Callable[[Progress], None],
 ) -> PublishedTaskset:
     name = options.taskset or ""
@@ -597,7 +614,13 @@ def _publish_taskset(
             spec["tags"] = list(options.tags)
         if options.description:
             spec["description"] = options.description
-        if existing is not None and _has(existing["spec"], spec):
+        if script is not None:
+            spec["metricScript"] = dict(script)
+        if options.metrics:
+            spec["metrics"] = [{"type": kind} for kind in options.metrics]
+        # What jobs compute must go when the suite has it no longer.
+        same = existing is not None and all(_bare(existing["spec"], name) == _bare(spec, name) for name in ("metricScript", "metrics"))
+        if existing is not None and same and _has(existing["spec"], spec):
             result = replace(result, outcome="unchanged")
         else:
             metadata = {"name": name, "namespace": cluster.namespace, "annotations": git_annotations(root)}
@@ -614,6 +637,33 @@ def _publish_taskset(
     return replace(
         result, outcome="failed", message=f"the operator did not pin it within {options.timeout_seconds:.0f} s (seatrial doctor)"
     )
+
+
+def _bare(spec: Mapping[str, Any], name: str) -> Any:
+    """A field of a Taskset without what the API server fills in."""
+    value = spec.get(name)
+    return [{"type": item["type"]} for item in value] if isinstance(value, list) else value
+
+
+def _store_script(suite: FoundSuite, options: PublishOptions, destination: Destination, settings: StoreSettings) -> dict[str, str] | None:
+    """``{ref, sha256}`` of the suite's ``metric.py``, once it is in the store; None where there is none, or it is not wanted.
+
+    Raises:
+        InvalidSpec: it is too large.
+    """
+    if not options.metric_script or any(task.path == suite.root for task in suite.tasks):
+        return None
+    try:
+        found = metric_script(suite.root)
+    except ValueError as error:
+        raise InvalidSpec(METRIC_FILE, str(error)) from error
+    if found is None:
+        return None
+    content, sha256 = found
+    path = f"metrics/{sha256}/{METRIC_FILE}"
+    if not options.dry_run:
+        Store(settings).put_new(destination.key(path), content, content_type="text/x-python")
+    return {"ref": destination.ref(path), "sha256": sha256}
 
 
 def _members_spec(members: Sequence[PublishedTask], *, cluster: Cluster, options: PublishOptions, settings: StoreSettings) -> Raw:

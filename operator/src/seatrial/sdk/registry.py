@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from seatrial.errors import InvalidSpec, NotFound, Unavailable
-from seatrial.taskpkg.dataset import RegistryDataset, RegistryTask, choose_version, parse_registry
+from seatrial.taskpkg.dataset import METRIC_FILE, RegistryDataset, RegistryTask, choose_version, parse_registry
 from seatrial.taskpkg.materialise import materialise_links
 
 GIT_SECONDS: Final = 600
@@ -67,7 +67,22 @@ def gather(dataset: RegistryDataset, *, registry: Path, target: Path) -> Path:
         shutil.copytree(source, folder, symlinks=True, ignore=shutil.ignore_patterns(".git"))
         if task.git_url is not None:
             materialise_links(folder)
+    for metric in dataset.metrics:
+        if metric.type == "uv-script":
+            shutil.copyfile(_script(metric.kwargs.get("script_path"), registry), suite / METRIC_FILE)
     return suite
+
+
+def _script(path: object, registry: Path) -> Path:
+    """The file that a registry's script metric names, beside the registry or absolute, as in Harbor.
+
+    Raises:
+        NotFound: there is none.
+    """
+    file = registry.parent / str(path)
+    if not isinstance(path, str) or not file.is_file():
+        raise NotFound(f"{registry.name}: metrics: script_path {path!r} is no file")
+    return file
 
 
 def _origin(task: RegistryTask) -> tuple[str, str]:

@@ -56,6 +56,8 @@ class JobRequest:
     agent_setup_timeout_multiplier: float | None = None
     environment_build_timeout_multiplier: float | None = None
     reward_key: str | None = None
+    metric_scripts: Sequence[Mapping[str, str]] = ()
+    """``{ref, sha256}`` of scripts in the object store that run over the rewards; that of the taskset runs unasked."""
     thresholds: Mapping[str, float] = field(default_factory=dict)
     """Score -> smallest value that passes."""
     artifacts: Sequence[str] = ()
@@ -102,6 +104,7 @@ def build_job(request: JobRequest, *, namespace: str) -> dict[str, Any]:
         ),
         "limits": _without_empty({"deadline": request.deadline, "maxErrored": request.max_errored}),
         "rewardKey": request.reward_key,
+        "metrics": [{"type": "script", "script": dict(script)} for script in request.metric_scripts],
         "thresholds": [{"score": score, "atLeast": value} for score, value in request.thresholds.items()],
         "artifacts": [{"source": source} for source in request.artifacts],
     }

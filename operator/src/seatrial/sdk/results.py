@@ -23,8 +23,10 @@ from seatrial.api.evaljob import EvalJob
 from seatrial.api.names import TASK
 from seatrial.core.bundle import build_tables
 from seatrial.core.frozen import decode_plan
-from seatrial.core.naming import job_prefix, logs_key, plan_key, result_key, rows_prefix
+from seatrial.core.naming import job_prefix, logs_key, plan_key, result_key, rows_prefix, script_outcomes_key
 from seatrial.core.rows import Origin, Row, by_trial, from_json
+from seatrial.core.scripts import ScriptOutcome
+from seatrial.core.scripts import from_lines as read_outcomes
 from seatrial.core.status import is_terminal
 from seatrial.effects.store import Store
 from seatrial.errors import NotFound, SeatrialError
@@ -215,7 +217,7 @@ class JobFiles:
                 # Written by a version without one of the files.
                 pass
         plan = decode_plan(self._store.get(plan_key(self.prefix), max_bytes=PLAN_BYTES))
-        return build_tables(plan, EvalJob.parse(dict(job)).spec, by_trial(self._history()))
+        return build_tables(plan, EvalJob.parse(dict(job)).spec, by_trial(self._history()), scripts=self._scripts())
 
     def check_bundle(self, job: Mapping[str, Any]) -> BundleCheck:
         """Compute the bundle of an ended job again from its plan and its saved rows, and compare with what is stored.
@@ -224,9 +226,16 @@ class JobFiles:
             NotFound: the job has no saved results.
         """
         plan = decode_plan(self._store.get(plan_key(self.prefix), max_bytes=PLAN_BYTES))
-        tables = build_tables(plan, EvalJob.parse(dict(job)).spec, by_trial(self._history()))
+        tables = build_tables(plan, EvalJob.parse(dict(job)).spec, by_trial(self._history()), scripts=self._scripts())
         stored = {name: self._store.get(f"{self.prefix}{name}", max_bytes=REPORT_BYTES) for name in tables}
         return BundleCheck(tuple(tables), tuple(name for name in tables if tables[name] != stored[name]))
+
+    def _scripts(self) -> tuple[ScriptOutcome, ...]:
+        """What the job's scripts gave; none before they have run."""
+        try:
+            return read_outcomes(self._store.get(script_outcomes_key(self.prefix), max_bytes=SUMMARY_BYTES))
+        except NotFound:
+            return ()
 
     def rows(self) -> tuple[Row, ...]:
         """The rows of the trials that have ended: the compacted file, or the shards so far; without those of retried Pods."""

@@ -58,6 +58,8 @@ def dataset_files(name: str, *, description: str = "", author: str | None = None
         text += f"authors = [{{ name = {json.dumps(author)} }}]\n"
     files = [File(DATASET_FILE, text + _DATASET_END)]
     if metric:
+        # Without a digest, so that the script can be changed without a stale one.
+        files[0] = files[0]._replace(text=f'{files[0].text}\n[[files]]\npath = "{METRIC_FILE}"\ndigest = ""\n')
         files.append(File(METRIC_FILE, _METRIC))
     return tuple(files)
 
