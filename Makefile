@@ -10,7 +10,7 @@ CLUSTER := $(PYTHON) tests/cluster
 ENVD_SOURCES := $(wildcard runner-image/envd/*.go runner-image/envd/go.*)
 
 .PHONY: help venv lock up down status kubeconfig images demo test test-static test-unit test-envd test-chart test-cluster test-deep \
-	tutorial bench perf chaos fuzz conformance generate docs
+	tutorial bench perf chaos fuzz sbom licences audit conformance generate docs
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)$$/  \1\t\2/' | expand -t 18
@@ -56,7 +56,7 @@ demo: venv ## from nothing to five graded trials
 
 test: venv ## everything that CI runs
 	@rm -rf build/test-results
-	@$(MAKE) --no-print-directory test-static test-unit test-envd test-chart test-cluster conformance
+	@$(MAKE) --no-print-directory test-static audit test-unit test-envd test-chart test-cluster conformance
 
 test-static: venv ## lint, types, layers, generated files
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
@@ -101,6 +101,17 @@ fuzz: venv ## ten minutes of hostile input for parser and extractor
 
 conformance: venv ## docs/conformance.md from the recorded test results
 	@$(BIN)/python tests/conformance/report.py
+
+# --- what is shipped ------------------------------------------------------------------------------------------------------------------
+
+sbom: venv ## bills of materials below build/sbom, in CycloneDX
+	@$(BIN)/python -m supply sbom
+
+licences: venv ## docs/licences.md; fails on a licence that nobody has read
+	@$(BIN)/python -m supply licences
+
+audit: venv ## known vulnerabilities of what is shipped, where their data can be had
+	@$(BIN)/python -m supply audit
 
 generate: venv ## CRDs, dashboards, alerts and reference pages from the code
 	@$(BIN)/python -m seatrial.api.crdgen

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import yaml
 from reference import __main__ as generator
 from reference.troubleshooting import REMEDIES
@@ -61,6 +63,17 @@ def test_the_transcript_shows_the_commands_of_its_pages() -> None:
     shown = [command for text in docpages.blocks(pages["transcript"], "text") for command in transcripts.commands(text)]
     assert len(wanted) > 20
     assert shown == wanted
+
+
+def test_the_page_of_licences_has_every_package_of_the_lock() -> None:
+    def plain(name: str) -> str:
+        return re.sub(r"[-_.]+", "-", name).lower()
+
+    locked = re.findall(r"^([A-Za-z0-9._-]+)==(\S+)", (REPOSITORY / "requirements" / "operator.txt").read_text(), re.MULTILINE)
+    shown = re.findall(r"^\| (\S+) \| (\S+) \|", docpages.pages()["licences"], re.MULTILINE)
+    assert {(plain(name), version) for name, version in locked} == {
+        (plain(name), version) for name, version in shown if name not in ("component", "std")
+    }
 
 
 def test_every_command_is_on_a_page_that_is_executed() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -182,11 +181,7 @@ esac"""
 
 def test_kinds_own_loader_takes_the_config_and_asks_docker_for_our_port_and_mount(tmp_path: Path, checkout: Path) -> None:
     """Without Docker, the furthest that kind gets: it parses and checks the file, then starts the node's container."""
-    settings = load(os.environ, checkout=checkout)
-    cached = sorted((settings.cache_dir / "bin").glob("kind-*/kind"))
-    if not cached and not os.environ.get("SEATRIAL_TEST_KIND"):
-        pytest.skip("kind is not built; run: python3 tests/cluster binary kind")
-    binary = gobuild.build(settings, "kind") if shutil.which("go") else cached[-1]
+    binary = gobuild.build(load(os.environ, checkout=checkout), "kind")
     fake_program(tmp_path / "bin", "docker", DOCKER_WITHOUT_DAEMON)
     record = tmp_path / "record"
     argv = [
