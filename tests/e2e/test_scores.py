@@ -89,6 +89,22 @@ def test_rescoring_starts_no_pod_and_can_ask_for_more(scored: Cluster, finished:
     assert {trial["state"] for trial in trials} == {"scored", "errored"}
 
 
+@pytest.mark.conforms("N-89", "N-90", "N-98")
+def test_a_harbor_job_directory_is_scored_again_in_the_cluster(scored: Cluster, finished: dict[str, Any], tmp_path: Path) -> None:
+    old, name = finished["metadata"]["name"], unique("imported")
+    folder = scored.seatrial("artifacts", old, "-d", str(tmp_path), "--layout", "harbor", "-n", NAMESPACE).out.strip()
+    ran = scored.seatrial("rescore", "--harbor-job", folder, "--taskset", "smoke", "--job-name", name, "-n", NAMESPACE, check=False)
+    assert ran.code == 0, ran.err[-2000:]
+    again = scored.job(name, NAMESPACE)["status"]
+    assert {item["name"]: (item.get("value"), item["count"], item["missing"]) for item in again["scores"]} == {
+        item["name"]: (item.get("value"), item["count"], item["missing"]) for item in finished["status"]["scores"]
+    }
+    assert scored.trial_pods(NAMESPACE, name) == []
+    # The evidence is where the trials were stored, and is compared with the new rows on the way out.
+    logged = next(row["id"] for row in scored.rows(name, NAMESPACE) if "logs" in row["evidence"])
+    assert "verifier/test-stdout.txt" in scored.seatrial("logs", name, logged, "--list", "-n", NAMESPACE).out
+
+
 @pytest.mark.conforms("N-140", "N-142", "N-145")
 def test_results_are_reused_and_only_what_is_missing_runs(scored: Cluster, finished: dict[str, Any]) -> None:
     old, name = finished["metadata"]["name"], unique("more")

@@ -121,6 +121,7 @@ async def test_trials_of_a_file_are_scored_without_a_pod() -> None:
             saved("b__1", "bench/task-1", "accuracy", accuracy=0.5),
             "   ",
         ]
+        lines[0]["evidence"] = {"logs": {"ref": "../../elsewhere/logs.tar.gz", "sha256": "e" * 64}}  # type: ignore[index]
         file = save_trials(made, lines)
         made.submit("again", taskset=None, rewardKey="accuracy", rescore={"trials": file, "taskset": "suite"})
         seen = await made.ended("again")
@@ -128,6 +129,9 @@ async def test_trials_of_a_file_are_scored_without_a_pod() -> None:
         scores = {item["name"]: item.get("value") for item in seen["scores"]}
         assert (scores["accuracy.mean"], scores["style.mean"]) == ("0.75", "0.5")
         assert json.loads(made.store.objects[f"{folder(made, 'again')}metadata.json"])["target"]["kind"] == "imported"
+        # Evidence lies beside the file, wherever a line points.
+        first = json.loads(made.store.objects[f"{folder(made, 'again')}trials.jsonl"].splitlines()[0])
+        assert first["evidence"]["logs"]["ref"] == "../../../filesets/evals/saved/one/trials/a__1/0/logs.tar.gz"
 
 
 @pytest.mark.conforms("N-89", "N-91")

@@ -35,7 +35,7 @@ def test_integers_stay_integers_and_booleans_become_floats() -> None:
     assert [type(value) for value in values.values()] == [int, float]
 
 
-@pytest.mark.conforms("H-108", "H-110", "N-126")
+@pytest.mark.conforms("H-108", "H-110", "N-125", "N-126")
 @pytest.mark.parametrize(
     ("data", "error", "words"),
     [

@@ -6,13 +6,49 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from seatrial.contract import HealthcheckInput, StepInput
+from seatrial.contract import ErrorInfo, HealthcheckInput, StepInput
+from seatrial_runner.report import Report
+from seatrial_runner.result import Evidence, build_result
+from seatrial_runner.rewards import Rewards
 from seatrial_runner.steps import is_below, trial_rewards
+from seatrial_runner.verifier import deciding_error
 
 if TYPE_CHECKING:
     from .conftest import Outcome, Pod
 
 REWARD = '#!/bin/bash\necho {} > "$LOGS/verifier/reward.txt"\n'
+
+
+def said(error: str | None) -> ErrorInfo | None:
+    return None if error is None else {"type": error, "cause": "agent", "message": "x"}
+
+
+@pytest.mark.conforms("H-125")
+@pytest.mark.parametrize(
+    ("rewards", "error", "step_errors", "valid"),
+    [
+        pytest.param({"reward": 1.0}, None, (), True, id="a reward"),
+        pytest.param({"reward": 0.0}, None, (), True, id="a reward of 0"),
+        pytest.param(None, None, (), False, id="no reward"),
+        pytest.param({}, None, (), False, id="an empty mapping"),
+        pytest.param({"reward": 1.0}, "AgentTimeoutError", (), True, id="an error that allows it"),
+        pytest.param({"reward": 1.0}, "SomethingElse", (), True, id="an unknown error"),
+        pytest.param({"reward": 1.0}, "ApiRateLimitError", (), False, id="an error that does not"),
+        pytest.param({"reward": 1.0}, None, (None, "RuntimeError"), True, id="a step's unknown error"),
+        pytest.param({"reward": 1.0}, None, (None, "RewardFileNotFoundError"), False, id="a step without a reward file"),
+        pytest.param({"reward": 1.0}, "AgentTimeoutError", ("AgentTimeoutError", "ApiError", None), False, id="one of several"),
+        pytest.param(None, "AgentTimeoutError", (), False, id="an error that allows it without a reward"),
+    ],
+)
+def test_a_reward_is_valid_where_there_is_one_and_every_error_of_trial_and_steps_allows_it(
+    pod: Pod, rewards: dict[str, float] | None, error: str | None, step_errors: tuple[str | None, ...], valid: bool
+) -> None:
+    report, steps = Report(), [Report(f"step-{number}") for number in range(len(step_errors))]
+    report.rewards, report.error = None if rewards is None else Rewards(rewards), said(error)
+    for step, name in zip(steps, step_errors, strict=True):
+        step.error = said(name)
+    deciding = deciding_error(pod.trial, report, steps)
+    assert build_result(pod.trial, report, steps, Evidence((), None, None), deciding)["reward_valid"] is valid
 
 
 def make_step(name: str, **fields: Any) -> StepInput:

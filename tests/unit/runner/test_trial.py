@@ -33,7 +33,7 @@ def make_command_agent(pod: Pod, command: str) -> None:
 # --- the good case -------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.conforms("H-88", "H-93", "H-107", "N-168")
+@pytest.mark.conforms("H-88", "H-93", "H-107", "N-119", "N-168")
 def test_oracle_passes_a_good_task_and_everything_is_kept(pod: Pod) -> None:
     outcome = pod.run()
 

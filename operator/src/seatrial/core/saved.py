@@ -12,7 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from seatrial.api.evaljob import MAX_TRIALS
 from seatrial.api.reasons import Reason
@@ -219,7 +219,17 @@ def _foreign_row(trial: SavedTrial) -> Row:
     if not valid and error is None:
         message = "the saved trial has no valid reward"
         error = TrialError(Reason.REWARD_MISSING, "RewardFileNotFoundError", "verifier", message)
-    return Row(trial.id, 0, "scored" if valid else "errored", "", rewards=rewards or None, error=error)
+    result, logs = (_digest(trial.evidence.get(name)) for name in ("result", "logs"))
+    outcome: Literal["scored", "errored"] = "scored" if valid else "errored"
+    return Row(
+        trial.id, 0, outcome, "", rewards=rewards or None, error=error, stored=result is not None, result_sha256=result, logs_sha256=logs
+    )
+
+
+def _digest(evidence: object) -> str | None:
+    """The sha256 that a line states of a stored file."""
+    found = evidence.get("sha256") if isinstance(evidence, Mapping) else None
+    return found if isinstance(found, str) and re.fullmatch(r"[0-9a-f]{64}", found) else None
 
 
 def _invalid(message: str) -> SavedTrialsRefused:

@@ -11,10 +11,11 @@ are F1 over lower-cased words. Definitions are ours to fix, since "BLEU" alone n
 from __future__ import annotations
 
 import math
+import operator
 import re
 import string
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
@@ -79,19 +80,38 @@ def normalise(text: str) -> str:
 
 
 @dataclass(frozen=True)
-class ExactMatch:
-    """1 where both texts are the same after ``normalise``, else 0."""
+class _TextPair:
+    """What the metrics that compare two texts have in common: both are templates."""
 
     reference: str
     candidate: str = "{{sample.output_text}}"
+
+    def texts(self, row: Row) -> tuple[str, str]:
+        return _text(self.reference, row), _text(self.candidate, row)
+
+
+@dataclass(frozen=True)
+class ExactMatch(_TextPair):
+    """1 where both texts are the same after ``normalise``, else 0."""
+
     type: str = "exact-match"
     outputs: tuple[OutputSpec, ...] = (OutputSpec("exact-match", "continuous"),)
 
     def compute(self, row: Row) -> dict[str, float | bool | str]:
-        return {"exact-match": float(normalise(_text(self.reference, row)) == normalise(_text(self.candidate, row)))}
+        reference, candidate = self.texts(row)
+        return {"exact-match": float(normalise(reference) == normalise(candidate))}
 
 
 StringOperation = Literal["equals", "==", "!=", "<>", "not equals", "contains", "not contains", "startswith", "endswith"]
+
+_STRING_OPERATIONS: Final[Mapping[str, Callable[[str, str], bool]]] = {
+    **dict.fromkeys(("equals", "=="), operator.eq),
+    **dict.fromkeys(("!=", "<>", "not equals"), operator.ne),
+    "contains": lambda left, right: right in left,
+    "not contains": lambda left, right: right not in left,
+    "startswith": str.startswith,
+    "endswith": str.endswith,
+}
 
 
 @dataclass(frozen=True)
@@ -104,27 +124,24 @@ class StringCheck:
     type: str = "string-check"
     outputs: tuple[OutputSpec, ...] = (OutputSpec("string-check", "continuous"),)
 
+    def __post_init__(self) -> None:
+        _known(self.operation, _STRING_OPERATIONS)
+
     def compute(self, row: Row) -> dict[str, float | bool | str]:
-        left, right = _text(self.left, row), _text(self.right, row)
-        match self.operation:
-            case "equals" | "==":
-                held = left == right
-            case "!=" | "<>" | "not equals":
-                held = left != right
-            case "contains":
-                held = right in left
-            case "not contains":
-                held = right not in left
-            case "startswith":
-                held = left.startswith(right)
-            case "endswith":
-                held = left.endswith(right)
-            case _:
-                raise MetricFailed(f"no operation {self.operation!r}")
-        return {"string-check": float(held)}
+        return {"string-check": float(_STRING_OPERATIONS[self.operation](_text(self.left, row), _text(self.right, row)))}
 
 
 NumberOperation = Literal["equals", "==", "!=", ">", ">=", "<", "<=", "absolute difference"]
+
+_NUMBER_OPERATIONS: Final[Mapping[str, Callable[[float, float, float], bool]]] = {
+    **dict.fromkeys(("equals", "=="), lambda left, right, _: left == right),
+    "!=": lambda left, right, _: left != right,
+    ">": lambda left, right, _: left > right,
+    ">=": lambda left, right, _: left >= right,
+    "<": lambda left, right, _: left < right,
+    "<=": lambda left, right, _: left <= right,
+    "absolute difference": lambda left, right, epsilon: abs(left - right) <= epsilon,
+}
 
 
 @dataclass(frozen=True)
@@ -139,28 +156,20 @@ class NumberCheck:
     type: str = "number-check"
     outputs: tuple[OutputSpec, ...] = (OutputSpec("number-check", "continuous"),)
 
+    def __post_init__(self) -> None:
+        _known(self.operation, _NUMBER_OPERATIONS)
+
     def compute(self, row: Row) -> dict[str, float | bool | str]:
         left, right = _number(render(self.left, row)), _number(render(self.right, row))
         if math.isnan(left) or math.isnan(right):
             return {"number-check": math.nan}
-        match self.operation:
-            case "equals" | "==":
-                held = left == right
-            case "!=":
-                held = left != right
-            case ">":
-                held = left > right
-            case ">=":
-                held = left >= right
-            case "<":
-                held = left < right
-            case "<=":
-                held = left <= right
-            case "absolute difference":
-                held = abs(left - right) <= self.epsilon
-            case _:
-                raise MetricFailed(f"no operation {self.operation!r}")
-        return {"number-check": float(held)}
+        return {"number-check": float(_NUMBER_OPERATIONS[self.operation](left, right, self.epsilon))}
+
+
+def _known(operation: str, table: Mapping[str, object]) -> None:
+    """Refuse an operation that there is not, before any trial is scored."""
+    if operation not in table:
+        raise ValueError(f"no operation {operation!r}; known: {', '.join(table)}")
 
 
 def _number(value: object) -> float:
@@ -173,42 +182,38 @@ def _number(value: object) -> float:
 
 
 @dataclass(frozen=True)
-class TokenF1:
+class TokenF1(_TextPair):
     """F1 of the words of both texts after ``normalise``, each word as often as it occurs."""
 
-    reference: str
-    candidate: str = "{{sample.output_text}}"
     type: str = "f1"
     outputs: tuple[OutputSpec, ...] = (OutputSpec("f1", "continuous"),)
 
     def compute(self, row: Row) -> dict[str, float | bool | str]:
-        return {"f1": _f1(normalise(_text(self.reference, row)).split(), normalise(_text(self.candidate, row)).split())}
+        reference, candidate = self.texts(row)
+        return {"f1": _f1(normalise(reference).split(), normalise(candidate).split())}
 
 
 @dataclass(frozen=True)
-class Bleu:
+class Bleu(_TextPair):
     """Sentence BLEU in 0 … 1 against one reference."""
 
-    reference: str
-    candidate: str = "{{sample.output_text}}"
     type: str = "bleu"
     outputs: tuple[OutputSpec, ...] = (OutputSpec("bleu", "continuous"),)
 
     def compute(self, row: Row) -> dict[str, float | bool | str]:
-        return {"bleu": bleu(_text(self.reference, row).split(), _text(self.candidate, row).split())}
+        reference, candidate = self.texts(row)
+        return {"bleu": bleu(reference.split(), candidate.split())}
 
 
 @dataclass(frozen=True)
-class Rouge:
+class Rouge(_TextPair):
     """ROUGE-1, -2, -3 and -L as F1 over lower-cased words."""
 
-    reference: str
-    candidate: str = "{{sample.output_text}}"
     type: str = "rouge"
     outputs: tuple[OutputSpec, ...] = tuple(OutputSpec(f"rouge_{name}", "continuous") for name in ("1", "2", "3", "L"))
 
     def compute(self, row: Row) -> dict[str, float | bool | str]:
-        reference, candidate = _words(_text(self.reference, row)), _words(_text(self.candidate, row))
+        reference, candidate = map(_words, self.texts(row))
         scores: dict[str, float | bool | str] = {f"rouge_{n}": _f1(ngrams(reference, n), ngrams(candidate, n)) for n in (1, 2, 3)}
         common = longest_common(reference, candidate)
         scores["rouge_L"] = _harmonic(common, len(reference), len(candidate))
