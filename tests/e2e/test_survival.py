@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -146,3 +147,24 @@ def test_a_standby_takes_over_when_the_leader_is_killed(installed: Cluster) -> N
     before = wait_until(holder, bool, timeout=60, what="a leader")
     installed.kubectl("delete", "pod", before.split("_")[0], "-n", SYSTEM, "--force", "--grace-period=0", check=False)
     wait_until(holder, lambda now: now not in ("", before), timeout=60, what="another leader")
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize(("change", "ended"), [("cancel", "Cancelled"), ("suspend", "Suspended")])
+def test_a_pod_that_stays_although_it_was_deleted_holds_no_job(installed: Cluster, suite: Path, change: str, ended: str) -> None:
+    tag = unique("stays")
+    write_task(suite, "endless", image=IMAGE, solve="sleep 10000")
+    installed.seatrial("publish", str(suite), "--taskset", tag, "--namespace", NAMESPACE)
+    installed.apply(evaljob(tag, NAMESPACE, taskset=tag, timeouts={"multiplier": 100}))
+    wait_until(lambda: running(installed, tag), lambda n: n == 1, timeout=90, what="a running trial")
+    pod = installed.trial_pods(NAMESPACE, tag)[0]["metadata"]["name"]
+    finalizers = {"metadata": {"finalizers": ["tests.seatrial.dev/hold"]}}
+    installed.kubectl("patch", "pod", pod, "-n", NAMESPACE, "--type=merge", "--patch", json.dumps(finalizers))
+    try:
+        installed.kubectl("patch", "evaljob", tag, "-n", NAMESPACE, "--type=merge", "--patch", json.dumps({"spec": {change: True}}))
+        wait_until(
+            lambda: installed.job(tag, NAMESPACE)["status"]["phase"], lambda phase: phase == ended, timeout=360, what=f"phase {ended}"
+        )
+        assert [one["metadata"]["name"] for one in installed.trial_pods(NAMESPACE, tag)] == [pod]
+    finally:
+        installed.kubectl("patch", "pod", pod, "-n", NAMESPACE, "--type=merge", "--patch", '{"metadata":{"finalizers":null}}')

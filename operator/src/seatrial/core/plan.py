@@ -398,7 +398,10 @@ class _Pass:
         return tuple(self._create(trial, retry) for trial, retry in ready[: max(0, room)])
 
     def _is_live(self, pod: PodView) -> bool:
-        return not pod.is_terminal and not is_lost(pod, now=self.now, limits=self.limits)
+        return not pod.is_terminal and not self._is_lost(pod)
+
+    def _is_lost(self, pod: PodView) -> bool:
+        return is_lost(pod, now=self.now, limits=self.limits)
 
     def _create(self, trial: Trial, retry: int) -> CreatePod:
         job, agent_row = self.observed.plan, handed_over(self.observed.rows.get(trial.name, ()))
@@ -429,7 +432,7 @@ class _Pass:
             final=tuple(self._final),
             retried=self._retried,
             waiting={} if self._any_runs else dict(self._waiting),
-            live_pods=len(self._pods) + len(self.observed.starting - self._pods.keys()),
+            live_pods=sum(not self._is_lost(pod) for pod in self._pods.values()) + len(self.observed.starting - self._pods.keys()),
             stop=stop,
             tasks={trial.name: trial.key.task for trial in self.observed.plan.trials},
         )
