@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from .cases import IMAGE, NAMESPACE, PASS, Finished, case, run_job
-from .harness import REPOSITORY, Cluster
+from .harness import REPOSITORY, Cluster, evaljob, unique, wait_until
 
 pytestmark = pytest.mark.cluster
 NOT_ROOT = "seatrial.local/life/not-root:dev"
@@ -429,3 +429,30 @@ def test_an_agent_image_that_ends_at_once_is_graded_and_its_exit_code_named(life
     finished = run_job(life, tmp_path, "at-once", agent={"image": IMAGE, "args": ["false"]})
     assert finished["at-once"] == (0.5, "NonZeroAgentExitCodeError")
     assert "exit code 1" in finished.rows["at-once"]["error"]["message"]
+
+
+def test_what_a_running_agent_prints_can_be_followed_and_is_capped_and_free_of_secrets(life: Cluster, tmp_path: Path) -> None:
+    name, secret = unique("heard"), {"name": "heard-key", "namespace": NAMESPACE}
+    life.apply({"apiVersion": "v1", "kind": "Secret", "metadata": secret, "stringData": {"k": "s3cret-value"}})
+    case(
+        tmp_path,
+        "heard",
+        environment='env = { SECRET = "${TOKEN}" }',
+        solve='for second in 1 2 3 4 5 6; do echo "heard $SECRET"; sleep 1; done; yes | head -c 3000000',
+    )
+    life.seatrial("publish", str(tmp_path), "--taskset", name, "--namespace", NAMESPACE)
+    environment = {"envSecrets": {"TOKEN": {"name": "heard-key", "key": "k"}}}
+    life.apply(evaljob(name, NAMESPACE, taskset=name, environment=environment))
+    wait_until(
+        lambda: [pod["status"]["phase"] for pod in life.trial_pods(NAMESPACE, name)],
+        lambda phases: phases == ["Running"],
+        timeout=90,
+        what="a running trial",
+        every=0.1,
+    )
+    shown = life.seatrial("logs", name, "heard", "--follow", "--namespace", NAMESPACE).out
+    assert shown.count("heard ************\n") == 6
+    assert "s3cret-value" not in shown
+    assert len(shown) < 1_100_000
+    assert "cut here" in shown
+    assert life.finished(name, NAMESPACE)["status"]["mean"] == "1.000"

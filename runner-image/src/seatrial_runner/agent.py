@@ -11,15 +11,17 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from seatrial.contract import INSTRUCTION_FILE, SOLUTION_TAR, AgentEnd, Cause, Span, TrialInput
+from seatrial.contract import INSTRUCTION_FILE, SOLUTION_TAR, VAR_REDACT_PREFIX, AgentEnd, Cause, Span, TrialInput
 from seatrial_runner.channel import Channel, ChannelError, ConnectTimeout, EnvdError, ExitStatus, Listener
 from seatrial_runner.clock import Deadline, Timer
 from seatrial_runner.connect import Connection, channel_fault
 from seatrial_runner.ends import hold_lock, write_end
 from seatrial_runner.faults import Fault, interrupted, print_traceback, runner_crashed
+from seatrial_runner.live import LiveLog
 from seatrial_runner.paths import Paths
 from seatrial_runner.prepare import begin_step, chunks, has_member, prepare, read_bytes, set_up_step, wait_healthy, workdir_of
 from seatrial_runner.redact import Redactor, send_secrets
@@ -63,6 +65,8 @@ class Run(NamedTuple):
     """Local path of the instruction."""
     solution: str
     """Local path of the solution's tar."""
+    hidden: tuple[str, ...]
+    """Values that no output may show."""
 
     @property
     def channel(self) -> Channel:
@@ -106,8 +110,11 @@ def _run(paths: Paths, environ: Mapping[str, str], stop: Stop, listener: Listene
     with channel:
         with _Span("agent_setup", end["spans"]):
             # oracle, nop and command have nothing to set up; the phase exists for Harbor's result.
-            _hand_over_secrets(paths, env, sources, trial.get("secret_names", []))
-        player = _Player(channel, trial, paths, stop, execute, env, sources)
+            hidden = _secrets_of(env, sources, trial.get("secret_names", []))
+            _hand_over_secrets(paths, hidden)
+            # The verifier has these itself.
+            hidden += (value for name, value in environ.items() if name.startswith(VAR_REDACT_PREFIX))
+        player = _Player(channel, trial, paths, stop, execute, env, sources, tuple(hidden))
         if trial.get("steps"):
             player.run_steps(end)
         else:
@@ -124,6 +131,7 @@ class _Player(NamedTuple):
     execute: Callable[[Run], int | None]
     env: dict[str, str]
     sources: dict[str, str]
+    hidden: tuple[str, ...]
 
     def run(self, end: AgentEnd) -> None:
         """A task without steps.
@@ -155,7 +163,7 @@ class _Player(NamedTuple):
                 self._run_step(watcher, index, step_end)
             except Fault as fault:
                 info = fault.info()
-                step_end["error"] = {**info, "message": Redactor(secret_values(self.env)).text(info["message"])}
+                step_end["error"] = {**info, "message": Redactor(self.hidden).text(info["message"])}
             write_end(self.paths.step_end(index), step_end)
             answer = wait_for_answer(self.paths.step_answer(index), self.stop)
             if answer is None:
@@ -177,7 +185,7 @@ class _Player(NamedTuple):
 
     def _given(self, limit: float | None, user: str | int | None, instruction: str, solution: str) -> Run:
         watcher = _watcher(self.channel, self.trial, self.stop, limit, "the agent ran")
-        return Run(watcher, self.trial, self.paths, self.env, self.sources, user, instruction, solution)
+        return Run(watcher, self.trial, self.paths, self.env, self.sources, user, instruction, solution, self.hidden)
 
 
 def _watcher(channel: Channel, trial: TrialInput, stop: Stop, limit: float | None, doing: str, *, cause: Cause = "agent") -> Watcher:
@@ -230,8 +238,11 @@ def _prepared_environment(paths: Paths, trial: TrialInput, stop: Stop, listener:
     return channel
 
 
-def _hand_over_secrets(paths: Paths, env: Mapping[str, str], sources: Mapping[str, str], names: Sequence[str]) -> None:
-    values = [value for given in (env, sources) for value in (*secret_values(given), *values_of(given, names))]
+def _secrets_of(env: Mapping[str, str], sources: Mapping[str, str], names: Sequence[str]) -> list[str]:
+    return [value for given in (env, sources) for value in (*secret_values(given), *values_of(given, names))]
+
+
+def _hand_over_secrets(paths: Paths, values: Sequence[str]) -> None:
     if not send_secrets(paths.secrets_socket, values, wait_seconds=_HANDOVER_SECONDS):
         raise runner_crashed("agent runner", "the verifier's container did not start, so nobody would redact the agent's secrets")
 
@@ -273,7 +284,8 @@ def run_oracle(given: Run) -> int | None:
         **resolve_all(given.trial["solution_env"], given.sources, where="[solution.env]"),
     }
     # Never by direct exec: a script without a first line, or with bytes before it, is run by the shell.
-    status = given.shell(f"({paths.solution}/solve.sh) > {paths.logs_agent}/oracle.txt 2>&1", env)
+    with _heard(given, "oracle.txt"):
+        status = given.shell(f"({paths.solution}/solve.sh) > {paths.logs_agent}/oracle.txt 2>&1", env)
     if status.returncode:
         channel.put_bytes(str(status.returncode).encode(), f"{paths.logs_agent}/exit-code.txt")
     return status.returncode
@@ -294,15 +306,21 @@ def run_command(given: Run) -> int | None:
         env["INSTRUCTION"] = instruction.decode()
     if agent["model"] is not None:
         env["MODEL"] = agent["model"]
-    status = given.shell(f"(\n{agent['command']}\n) < {instruction_file} > {paths.logs_agent}/agent.txt 2>&1", {**env, **given.env})
+    with _heard(given, "agent.txt"):
+        status = given.shell(f"(\n{agent['command']}\n) < {instruction_file} > {paths.logs_agent}/agent.txt 2>&1", {**env, **given.env})
     if status.returncode:
         from seatrial_runner.error_patterns import classify
 
         why = ", a process was killed for memory" if status.oom_killed else ""
-        output = _end_of(given.channel, f"{paths.logs_agent}/agent.txt", Redactor(secret_values(given.env)))
+        output = _end_of(given.channel, f"{paths.logs_agent}/agent.txt", Redactor(given.hidden))
         message = f"the agent's command ended with exit code {status.returncode}{why}: {_last_line(output)}"
         raise _ExitCode(status.returncode, message, classify(output))
     return 0
+
+
+def _heard(given: Run, name: str) -> LiveLog:
+    """What the agent prints into its file, in this container's own log while it runs."""
+    return LiveLog(f"{given.paths.logs_agent}/{name}", sys.stdout.buffer, Redactor(given.hidden))
 
 
 def run_image(given: Run) -> int | None:

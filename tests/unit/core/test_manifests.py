@@ -162,7 +162,7 @@ def test_secrets_that_templates_name_reach_the_container_that_resolves_them() ->
     token, other = ({"secretKeyRef": {"name": "s", "key": key}} for key in "to")
     assert variables(pod, "environment") == {"A": token}
     assert variables(pod, "verifier")["SEATRIAL_VAR_TOKEN"] == token
-    assert variables(pod, "agent") == {"SEATRIAL_VAR_OTHER": other}
+    assert variables(pod, "agent") == {"SEATRIAL_VAR_OTHER": other, "SEATRIAL_REDACT_A": token}
     assert "UNUSED" not in json.dumps(pod)
 
 
@@ -424,9 +424,10 @@ def test_the_users_agent_image_sees_the_desk_and_nothing_of_the_verifier() -> No
     assert "desk" not in mounts(pod, "environment").values()
 
 
-def test_the_environments_secrets_reach_the_verifier_for_redaction_only() -> None:
+@pytest.mark.parametrize("runner", ["agent", "verifier"])
+def test_the_environments_secrets_reach_the_runners_for_redaction_only(runner: str) -> None:
     secrets = {"DATABASE": {"name": "s", "key": "k"}}
     toml = {"environment": {"env": {"DB": "${DATABASE}", "MODE": "fast"}}}
     pod = pod_of(make_job().tasks(make_task(toml=toml)).spec(environment={"envSecrets": secrets}))
-    found = {name: value for name, value in variables(pod, "verifier").items() if name.startswith("SEATRIAL_REDACT_")}
+    found = {name: value for name, value in variables(pod, runner).items() if name.startswith("SEATRIAL_REDACT_")}
     assert found == {"SEATRIAL_REDACT_DB": {"secretKeyRef": {"name": "s", "key": "k"}}}

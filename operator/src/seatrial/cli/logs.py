@@ -21,7 +21,7 @@ def logs(
     trial: Annotated[str, typer.Argument(help="Name of the trial; its task alone where that has one trial.")],
     cluster: ClusterOptions,
     store: StoreFlags,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Of a running trial: the runner's own log, until its Pod ends.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Of a running trial: what its agent prints, until its Pod ends.")] = False,
     container: Annotated[str, typer.Option("--container", "-c", help="Container to follow.")] = "agent",
     files: Annotated[
         list[str] | None, typer.Option("--file", help="Only files that match this glob; repeatable.", show_default=False)

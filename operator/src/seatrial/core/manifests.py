@@ -129,7 +129,9 @@ def build_trial_pod(
     """
     task = plan.tasks[trial.task]
     containers = [_environment(task, spec, settings), _agent(task, spec, settings), _verifier(task, spec, urls, secret, settings)]
-    containers[2]["env"] += _to_redact(containers[0])
+    hidden = _to_redact(containers[0])
+    containers[1]["env"] += hidden
+    containers[2]["env"] += hidden
     if spec.agent.image is not None:
         # First: the kubelet starts containers one after another, each with its hook, so our agent finds the lock of an image that lives.
         containers.insert(0, _agent_image(spec, settings))
@@ -396,7 +398,7 @@ def _verifier(task: PlannedTask, spec: EvalJobSpec, urls: Urls, secret: str, set
 
 
 def _to_redact(environment: dict[str, Any]) -> list[dict[str, Any]]:
-    """The environment's secrets once more, for the verifier: what it keeps of the environment's files must not hold them."""
+    """The environment's secrets once more, for the runners: what they show and keep of its files must not hold them."""
     secrets = (item for item in environment["env"] if "secretKeyRef" in item.get("valueFrom", {}))
     return [{**item, "name": f"{contract.VAR_REDACT_PREFIX}{item['name']}"} for item in secrets]
 
