@@ -147,16 +147,14 @@ def test_a_container_may_wait_for_its_grace_and_no_longer(waiting: str, message:
     assert reason_of(late) == reason
 
 
-def test_a_pod_whose_stage_runs_waits_for_its_task_and_then_for_its_images() -> None:
-    staging = make_pod().running().phase("Pending")
+def test_containers_wait_for_their_images_only_when_the_stage_has_ended() -> None:
+    pod = make_pod().running().phase("Pending")
     for name in ("environment", "agent", "verifier"):
-        staging.waiting(name, "PodInitializing")
-    state = look(staging)
+        pod.waiting(name, "PodInitializing")
+    state = look(pod)
     assert isinstance(state, Waiting)
     assert state.reason == Reason.IMAGE_PULLING
-    running = look(staging.working("stage"))
-    assert isinstance(running, Waiting)
-    assert running.reason == Reason.TASK_STAGING
+    assert look(pod.working("stage")) == Running()
 
 
 @pytest.mark.conforms("N-210")

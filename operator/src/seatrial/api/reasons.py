@@ -139,8 +139,6 @@ class Reason(StrEnum):
     """A ResourceQuota leaves no room for a further Pod; tried again."""
     UNSCHEDULABLE = "Unschedulable"
     """No node takes the Pod. Wait; terminal for the trial after ``timeouts.pending``."""
-    TASK_STAGING = "TaskStaging"
-    """The Pods that exist all fetch their tasks from the object store."""
     IMAGE_PULLING = "ImagePulling"
     """The Pods that exist all wait for images."""
     SUSPENDED_BY_USER = "SuspendedByUser"

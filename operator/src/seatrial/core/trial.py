@@ -475,6 +475,9 @@ def _waiting(pod: PodView, *, now: datetime, limits: Limits) -> Judgement | Wait
         # A queue controller decides by itself how long a Pod is held; that is not our pending time.
         since = pod.created_at if reason is Reason.UNSCHEDULABLE else None
         return _after(since, limits.pending, now=now, reason=reason, message=message, judgement=failure(reason, message))
+    stage = pod.container(STAGE)
+    if stage is not None and stage.phase == "running":
+        return None  # the others wait for their turn
     worst: Judgement | Waiting | None = None
     for item in pod.containers:
         if item.phase != "waiting":
@@ -508,8 +511,6 @@ def _container_waiting(item: ContainerView, *, pod: PodView, now: datetime, limi
         case _:  # ContainerCreating, PodInitializing
             if item.name != STAGE and (stage := pod.container(STAGE)) is not None and stage.phase != "waiting":
                 # Pulling the other images is inside the Pod's deadline; stage has its own limits.
-                if stage.phase == "running":
-                    return Waiting(Reason.TASK_STAGING, f"container {STAGE} fetches the task")
                 started = stage.finished_at
                 seconds = max(limits.start, limits.image_wait)
                 judgement = failure(Reason.POD_START_TIMEOUT, text)
