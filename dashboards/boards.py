@@ -217,8 +217,8 @@ OPERATOR: Final = Dashboard(
         ),
         Panel(
             "Longest stall",
-            (Query("max(seatrial_loop_lag_max_seconds)"),),
-            "Of the event loop, so far.",
+            (Query("max(seatrial_loop_lag_max_seconds)", "all"), Query("max(seatrial_loop_own_lag_max_seconds)", "own CPU time")),
+            "Of the event loop, so far; and the longest that its own work accounts for.",
             kind="stat",
             unit="s",
             width=4,

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from seatrial.api.names import PLURALS
 from seatrial.contract import ErrorInfo, Verdict, sign_result, write_verdict
 from seatrial.core.naming import job_prefix, result_key, script_result_key
+from seatrial.effects.clock import Clock
 from seatrial.effects.kube import Kube
 from seatrial.effects.metrics import Metrics
 from seatrial.effects.settings import Settings
@@ -260,13 +261,15 @@ class World:
 
 
 @contextlib.asynccontextmanager
-async def operator(world: World, *, workers: int = 2, wrap: Callable[[Kube], None] | None = None) -> AsyncIterator[Operator]:
+async def operator(
+    world: World, *, workers: int = 2, wrap: Callable[[Kube], None] | None = None, clock: Clock | None = None
+) -> AsyncIterator[Operator]:
     """An operator at work; events come straight from the fake API, as Kopf would bring them."""
     metrics = Metrics()
     async with Kube(world.api.access, write_rate=10_000, write_burst=10_000, observer=metrics.observe_request) as kube:
         if wrap is not None:
             wrap(kube)
-        subject = Operator(kube, world.store, settings=world.settings, metrics=metrics)
+        subject = Operator(kube, world.store, settings=world.settings, metrics=metrics, clock=clock)
 
         def listen(event: str, kind: Kind, body: Raw) -> None:
             if kind.plural in KINDS:

@@ -120,7 +120,7 @@ class Load:
         phases = {job["metadata"]["name"]: (job.get("status") or {}).get("phase") for job in self.jobs()}
         return all(phases.get(name) in TERMINAL for name in jobs)
 
-    def watch(self, operator: OperatorProcess, until: Callable[[], bool], *, seconds: float, every: float = 2.0) -> Watched:
+    def watch(self, operator: OperatorProcess, until: Callable[[], bool], *, seconds: float, every: float = 5.0) -> Watched:
         """Sample the operator's metrics until something is true.
 
         Raises:

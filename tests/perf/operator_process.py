@@ -2,11 +2,13 @@
 
     python -m tests.perf.operator_process PROFILE
 
-runs the operator of this checkout under cProfile and writes the profile when the process ends in an orderly way.
+runs the operator of this checkout under cProfile and writes the profile when the process ends in an orderly way, and beside it, as
+``PROFILE.callbacks``, the longest calls of its event loop: nothing else runs during one of them.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -154,6 +156,29 @@ def _unix(text: str) -> float:
     return datetime.fromisoformat(text).timestamp()
 
 
+LONGEST_CALLBACKS = 40
+SHORTEST_CALLBACK_SECONDS = 0.02
+
+
+def time_callbacks() -> list[tuple[float, str]]:
+    """CPU seconds and name of the event loop's longest calls from now on."""
+    found: list[tuple[float, str]] = []
+    handle_type: Any = asyncio.Handle
+    run = handle_type._run
+
+    def timed(handle: Any) -> None:
+        began = time.thread_time()
+        run(handle)
+        seconds = time.thread_time() - began
+        if seconds >= SHORTEST_CALLBACK_SECONDS:
+            owner = getattr(handle._callback, "__self__", None)
+            where = f"{owner.get_name()}: {owner.get_coro()}" if isinstance(owner, asyncio.Task) else repr(handle._callback)
+            found.append((seconds, where[:200]))
+
+    handle_type._run = timed
+    return found
+
+
 def main() -> None:
     import cProfile
 
@@ -163,9 +188,13 @@ def main() -> None:
     # CPU time, not the clock on the wall: the machine has other work.
     profile = cProfile.Profile(time.process_time)
 
+    callbacks = time_callbacks()
+
     def finish(code: int) -> None:
         profile.disable()
         profile.dump_stats(target)
+        longest = sorted(callbacks, reverse=True)[:LONGEST_CALLBACKS]
+        Path(f"{target}.callbacks").write_text("".join(f"{seconds:.3f} s  {where}\n" for seconds, where in longest))
         end(code)
 
     os._exit = finish  # type: ignore[assignment]

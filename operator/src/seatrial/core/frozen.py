@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Final, Literal, NamedTuple
 
 from seatrial.api.evaljob import MAX_TRIALS, AgentSpec, EvalJobSpec
@@ -102,7 +103,7 @@ class PlannedTask:
         return tuple(dict.fromkeys(image for image in (environment, verifier) if image and "@" not in image))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class FrozenPlan:
     namespace: str
     job: str
@@ -123,6 +124,11 @@ class FrozenPlan:
     """Aggregates that the taskset asks for; those of the job come after them."""
     identity: str | None = None
     """What results of this job may be reused by, where the job takes part in caching."""
+
+    @cached_property
+    def task_of(self) -> Mapping[str, str]:
+        """Native id of each trial's task, by name of the trial."""
+        return {trial.name: trial.key.task for trial in self.trials}
 
     def scoring(self, scripts: Sequence[ScriptOutcome] = ()) -> Scoring:
         """What the plan adds to the rules of the spec; ``scripts`` are the outcomes so far."""

@@ -7,6 +7,7 @@ branches here, not other code paths.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -120,7 +121,7 @@ class Progress:
     live_pods: int
     stop: Stop | None
     tasks: Mapping[str, str] = field(default_factory=dict)
-    """Task of each trial with a final row; one that is not named is taken for a task of its own."""
+    """Task of each trial; one that is not named is taken for a task of its own."""
 
     @property
     def total(self) -> int:
@@ -145,8 +146,7 @@ def plan(observed: Observed, now: datetime, limits: Limits) -> Plan:
     """
     passed = _Pass(observed, now, limits)
     stop = _stop(observed, now)
-    for trial in observed.plan.trials:
-        passed.visit(trial, stop)
+    passed.visit_all(stop)
     deletes = passed.deletes()
     creates = () if stop or observed.spec.suspend or passed.held() else passed.creates()
     commits = tuple(passed.commits[:ROWS_PER_PASS])
@@ -262,16 +262,30 @@ class _Pass:
         self._any_runs = False
         self._waiting: dict[Reason, str] = {}
         self._wake_at: datetime | None = None
-        self._names = {trial.name for trial in observed.plan.trials}
         self._pods = {
             (pod.trial, pod.retry): pod
             for pod in observed.pods.values()
             if pod.owner_uid == observed.plan.uid and pod.role in (ROLE_TRIAL, ROLE_VERIFY)
         }
 
-    def visit(self, trial: Trial, stop: Stop | None) -> None:
-        """Count one trial and note what it needs."""
-        rows = self.observed.rows.get(trial.name, ())
+    def visit_all(self, stop: Stop | None) -> None:
+        """Count every trial and note what it needs. Most of a large job has ended or waits for its turn: those two cost next to nothing."""
+        observed = self.observed
+        known = {trial for trial, _ in (*self._pods, *observed.vanished, *observed.starting, *observed.found, *observed.refused)}
+        ordinary = [stop is None and task.refusal is None for task in observed.plan.tasks]
+        for task in observed.images:
+            ordinary[task] = False
+        for trial in observed.plan.trials:
+            rows = observed.rows.get(trial.name)
+            if rows is None and ordinary[trial.task] and trial.name not in known:
+                self._pending_count += 1
+                self._pending.append((trial, 0))
+            elif rows is not None and len(rows) == 1 and rows[0].outcome != "retried":
+                self._final.append(rows[0])
+            else:
+                self._visit(trial, rows or (), stop)
+
+    def _visit(self, trial: Trial, rows: tuple[Row, ...], stop: Stop | None) -> None:
         self._retried += sum(not row.is_final and not _is_hand_over(row) for row in rows)
         if rows and rows[-1].is_final:
             self._final.append(rows[-1])
@@ -376,7 +390,7 @@ class _Pass:
                 continue
             rows = self.observed.rows.get(trial, ())
             row = next((item for item in rows if item.retry == retry), rows[-1] if rows and rows[-1].is_final else None)
-            if row is None and trial in self._names:
+            if row is None and trial in self.observed.plan.task_of:
                 if (trial, retry) in self._ending:
                     found.append(DeletePod(pod.name, pod.uid, grace_seconds=GRACE_SECONDS))
                 continue
@@ -394,8 +408,8 @@ class _Pass:
         room = min(self.observed.spec.concurrency - held, ACTIONS_PER_PASS)
         # A Pod that failed in part, or was taken away, may still run its agent; after a hand-over there is none.
         busy = {pod.trial for pod in self._pods.values() if self._is_live(pod)}
-        ready = [item for item in self._pending if item[0].name not in busy or handed_over(self.observed.rows.get(item[0].name, ()))]
-        return tuple(self._create(trial, retry) for trial, retry in ready[: max(0, room)])
+        ready = (item for item in self._pending if item[0].name not in busy or handed_over(self.observed.rows.get(item[0].name, ())))
+        return tuple(self._create(trial, retry) for trial, retry in itertools.islice(ready, max(0, room)))
 
     def _is_live(self, pod: PodView) -> bool:
         return not pod.is_terminal and not self._is_lost(pod)
@@ -434,7 +448,7 @@ class _Pass:
             waiting={} if self._any_runs else dict(self._waiting),
             live_pods=sum(not self._is_lost(pod) for pod in self._pods.values()) + len(self.observed.starting - self._pods.keys()),
             stop=stop,
-            tasks={trial.name: trial.key.task for trial in self.observed.plan.trials},
+            tasks=self.observed.plan.task_of,
         )
 
     def wake(self, at: datetime) -> None:

@@ -30,13 +30,14 @@ from urllib.parse import urlsplit
 from xml.sax.saxutils import escape
 
 import certifi
+import minio.time
 import urllib3
 from minio import Minio
 from minio.credentials.providers import Provider, StaticProvider
 from minio.error import InvalidResponseError, MinioException, S3Error, ServerError
 
 from seatrial.effects.credentials import FileCredentials, WebIdentity
-from seatrial.effects.signature import require_headers
+from seatrial.effects.signature import Signer
 from seatrial.errors import AlreadyExists, DiskFull, Forbidden, InvalidSpec, NotFound, SeatrialError, Unavailable
 
 Result = TypeVar("Result")
@@ -178,10 +179,11 @@ class Store:
             cert_reqs="CERT_REQUIRED",
             ca_certs=settings.ca or os.environ.get("SSL_CERT_FILE") or certifi.where(),
         )
-        self._keys = _keys(settings)
-        own = self._keys if settings.web_identity is None else _web_identity(settings.web_identity, self._http)
+        keys = _keys(settings)
+        own = keys if settings.web_identity is None else _web_identity(settings.web_identity, self._http)
         self._client = _client(settings, settings.endpoint, self._http, own)
-        self._signer = _client(settings, settings.presign_endpoint or settings.endpoint, self._http, self._keys)
+        self._own_signer = Signer(_bucket_url(settings, settings.endpoint, self._http), settings.region, own)
+        self._signer = Signer(_bucket_url(settings, settings.presign_endpoint or settings.endpoint, self._http), settings.region, keys)
 
     # --- writing -----------------------------------------------------------------------------------------------------------------
 
@@ -301,7 +303,7 @@ class Store:
         Raises:
             ValueError: not within 1 second and 7 days.
         """
-        return self._presign(self._signer, "GET", key, expires_seconds)
+        return _presign(self._signer, "GET", key, expires_seconds)
 
     def presign_put(self, key: str, *, expires_seconds: int) -> str:
         """A URL by which anyone may create ``key`` and nobody can overwrite it: the store takes it only with the header
@@ -310,25 +312,9 @@ class Store:
         Raises:
             ValueError: not within 1 second and 7 days.
         """
-        while True:
-            keys = self._keys.retrieve()
-            url = self._presign(self._signer, "PUT", key, expires_seconds)
-            # A key that was rotated in this moment cannot sign what the one before it began.
-            if self._keys.retrieve().access_key == keys.access_key:
-                return require_headers(url, "PUT", {"if-none-match": "*"}, secret_key=keys.secret_key)
+        return _presign(self._signer, "PUT", key, expires_seconds, headers={"if-none-match": "*"})
 
     # --- private -----------------------------------------------------------------------------------------------------------------
-
-    def _presign(self, client: Minio, method: str, key: str, expires_seconds: int, query: Mapping[str, str] | None = None) -> str:
-        if not 1 <= expires_seconds <= MAX_EXPIRES_SECONDS:
-            raise ValueError(f"a presigned URL lives between 1 and {MAX_EXPIRES_SECONDS} seconds, not {expires_seconds}")
-        return client.get_presigned_url(
-            method,
-            self.settings.bucket,
-            key,
-            expires=datetime.timedelta(seconds=expires_seconds),
-            extra_query_params=dict(query or {}),
-        )
 
     def _put_conditionally(self, key: str, data: bytes | Path, size: int, content_type: str, *, md5: str | None) -> bool:
         """True: stored by us. False: the key exists."""
@@ -460,7 +446,7 @@ class Store:
         body: Any = None,
     ) -> urllib3.BaseHTTPResponse:
         """One request by a presigned URL; an answer other than 2xx becomes ``_Failure``."""
-        url = self._presign(self._client, method, key, 3600, query)
+        url = _presign(self._own_signer, method, key, 3600, query=query)
         response = self._http.request(method, url, headers=dict(headers or {}), body=body)
         if not 200 <= response.status < 300:
             code, message = _xml_error(response.data)
@@ -613,7 +599,7 @@ def _web_identity(settings: WebIdentitySettings, http: urllib3.PoolManager) -> P
     return WebIdentity(Path(settings.token_file), role_arn=settings.role_arn, sts_endpoint=settings.sts_endpoint, http=http)
 
 
-def _client(settings: StoreSettings, endpoint: str, http: urllib3.PoolManager, credentials: Provider) -> Minio:
+def _client(settings: StoreSettings, endpoint: str, http: urllib3.PoolManager, credentials: Provider | None) -> Minio:
     url = urlsplit(endpoint)
     if url.scheme not in {"http", "https"} or not url.netloc or url.path not in {"", "/"} or url.query or "@" in url.netloc:
         raise InvalidSpec("endpoint", f"{endpoint!r} is not a URL like https://s3.example.org:9000")
@@ -632,6 +618,28 @@ def _client(settings: StoreSettings, endpoint: str, http: urllib3.PoolManager, c
     else:
         client.enable_virtual_style_endpoint()  # type: ignore[no-untyped-call]
     return client
+
+
+def _bucket_url(settings: StoreSettings, endpoint: str, http: urllib3.PoolManager) -> str:
+    """The bucket's address, to which a key is appended. The client knows it, on AWS too; without credentials it signs nothing."""
+    try:
+        return _client(settings, endpoint, http, None).get_presigned_url("GET", settings.bucket, "x").removesuffix("x")
+    except ValueError as error:
+        raise InvalidSpec("bucket", f"{settings.bucket!r}: {error}") from error
+
+
+def _presign(
+    signer: Signer,
+    method: str,
+    key: str,
+    expires_seconds: int,
+    *,
+    query: Mapping[str, str] | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> str:
+    if not 1 <= expires_seconds <= MAX_EXPIRES_SECONDS:
+        raise ValueError(f"a presigned URL lives between 1 and {MAX_EXPIRES_SECONDS} seconds, not {expires_seconds}")
+    return signer.presign(method, key, expires_seconds=expires_seconds, now=minio.time.utcnow(), query=query, headers=headers)
 
 
 def _sha256(data: bytes | Path) -> str:
