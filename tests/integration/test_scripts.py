@@ -225,3 +225,44 @@ async def test_rescoring_runs_the_scripts_over_the_saved_rewards_and_no_trial() 
         found = scores(await made.ended("again"))
         assert (found["script.n"], found["script.m"]) == (("1", 1, 0), ("2", 1, 0))
         assert made.runs == runs
+
+
+@pytest.mark.conforms("N-94")
+async def test_the_same_saved_trials_get_other_scores_by_a_new_revision_of_the_taskset() -> None:
+    async with world() as made, operator(made):
+        made.suite(2, metricScript=SET_SCRIPT)
+        made.script_says = lambda pod: says(n=1)
+        made.submit()
+        await made.ended()
+        runs = list(made.runs)
+        made.taskset("suite", "task-0", "task-1", metricScript=JOB_SCRIPT, metrics=[{"type": "sum"}])
+        await wait_until(lambda: made.api.get("tasksets", "suite")["status"]["revision"], lambda revision: revision == 2)
+        made.script_says = lambda pod: says(pass_rate=0.5)
+        made.submit("again", taskset=None, rescore={"job": "job", "taskset": "suite"})
+        found = scores(await made.ended("again"))
+        assert (found["reward.sum"], found["script.pass_rate"], "script.n" in found) == (("2", 2, 0), ("0.5", 2, 0), False)
+        assert made.runs == runs
+
+
+@pytest.mark.conforms("N-92")
+async def test_rescoring_uses_the_image_of_every_trial_and_its_absence_is_named_with_the_results_saved() -> None:
+    async with world() as made, operator(made):
+        made.suite(1)
+        made.submit()
+        await made.ended()
+        made.script_says = lambda pod: None
+        metric = {"type": "script", "script": JOB_SCRIPT}
+        made.submit("again", taskset=None, rescore={"job": "job"}, metrics=[metric], timeouts={"pending": "2s"})
+        name = await running(made)
+        spec = made.api.get("pods", name)["spec"]
+        assert {item["image"] for item in (*spec["initContainers"], *spec["containers"])} == {made.settings.runner_image}
+
+        def wait_for_image(pod: Raw) -> None:
+            waiting = {"reason": "ImagePullBackOff", "message": "no such image"}
+            pod["status"] = {"phase": "Pending", "initContainerStatuses": [{"name": "fetch", "state": {"waiting": waiting}}]}
+
+        made.api.change("pods", name, wait_for_image)
+        seen = await made.ended("again")
+        (error,) = seen["errors"]
+        assert (seen["phase"], seen["scores"][0]["value"], error["type"]) == ("Completed", "1", "MetricScriptLost")
+        assert "fetch: ImagePullBackOff no such image" in error["message"]

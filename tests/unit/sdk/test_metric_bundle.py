@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.docpages import blocks, pages
 
 from seatrial.effects.store import Store
 from seatrial.errors import InvalidSpec, NotFound
@@ -262,3 +263,19 @@ def test_a_list_may_leave_the_rewards_out_and_must_exist(tmp_path: Path) -> None
 def test_nothing_of_a_bundle_is_base64_of_a_pickle(source: Path) -> None:
     payload = json.loads(pack_metric(source, "length:Length").encode())["payload"]
     assert gzip.decompress(base64.b64decode(payload["archive"])).startswith(b"length.py")
+
+
+def test_the_list_and_the_class_of_the_documentation_load(tmp_path: Path) -> None:
+    text = pages()["judges"]
+    (listed,) = blocks(text, "yaml")
+    own, _ = blocks(text, "python")
+    (tmp_path / "tone.py").write_text(own)
+    (tmp_path / "metrics.yaml").write_text(listed)
+    found = load_metric_set(tmp_path / "metrics.yaml")
+    assert [getattr(metric, "name", None) or metric.type for metric in found.metrics] == [
+        "harbor_reward",
+        "exact-match",
+        "helpfulness",
+        "llm-judge",
+        "tone",
+    ]
