@@ -18,7 +18,7 @@ from seatrial.core.rows import Row, by_trial, from_lines, to_lines
 from seatrial.core.trial import Found, Limits, read_result
 from tests.builders import NOW, JobBuilder, ago, make_job, make_pods
 
-Phase = Literal["pending", "running", "committed", "done", "evicted", "leaving"]
+Phase = Literal["pending", "running", "committed", "done", "evicted", "leaving", "stranded"]
 FINAL: frozenset[Phase] = frozenset({"done", "evicted"})
 LONG_AGO = ago(86_400)
 
@@ -44,7 +44,7 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Everything there is. ``crashes``, ``faults`` and ``lost`` are what may still go wrong."""
+    """Everything there is. ``crashes``, ``faults``, ``lost`` and ``cuts`` are what may still go wrong."""
 
     # the cluster and the store
     pods: frozenset[Pod] = frozenset()
@@ -72,6 +72,8 @@ class State:
     """Evictions and Pods that vanish."""
     lost: int = 0
     """Writes that work and whose answer never comes."""
+    cuts: int = 0
+    """Pods that are deleted on a node that does not answer: they stay past their time, and go when the node is back."""
     cancelled: bool = False
     may_cancel: bool = False
 
@@ -94,9 +96,9 @@ class Model:
         self._views: dict[Pod, PodView] = {}
         self._decided: dict[tuple[object, ...], Plan] = {}
 
-    def start(self, *, crashes: int = 0, faults: int = 0, lost: int = 0, may_cancel: bool = False) -> State:
+    def start(self, *, crashes: int = 0, faults: int = 0, lost: int = 0, cuts: int = 0, may_cancel: bool = False) -> State:
         """Nothing has happened; the arguments say what may go wrong."""
-        return State(runs=(0,) * self.trials, crashes=crashes, faults=faults, lost=lost, may_cancel=may_cancel)
+        return State(runs=(0,) * self.trials, crashes=crashes, faults=faults, lost=lost, cuts=cuts, may_cancel=may_cancel)
 
     # --- what can happen
 
@@ -227,11 +229,13 @@ class Model:
                 yield "result stored", replace(now("committed"), results=state.results | {(pod.trial, pod.retry)})
             case "committed":
                 yield "ended", now("done")
-            case "leaving":
+            case "leaving" | "stranded":
                 yield "left", self._without(state, pod)
             case _:
                 pass
-        if state.faults and pod.phase not in FINAL and pod.phase != "leaving":
+        if state.cuts and pod.phase not in FINAL and pod.phase != "stranded":
+            yield "cut off", replace(now("stranded"), cuts=state.cuts - 1)
+        if state.faults and pod.phase not in FINAL and pod.phase not in ("leaving", "stranded"):
             yield "evicted", replace(now("evicted"), faults=state.faults - 1)
         if state.faults:
             yield "vanishes", replace(self._without(state, pod), faults=state.faults - 1)
@@ -317,6 +321,8 @@ class Model:
                     builder = builder.running()
                 case "leaving":
                     builder = builder.running().deleting()
+                case "stranded":
+                    builder = builder.running().deleting(due=9999)
                 case "done":
                     builder = builder.succeeded()
                 case "evicted":

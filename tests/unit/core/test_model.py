@@ -18,7 +18,7 @@ def check(model: Model, state: State) -> None:
     Raises:
         AssertionError: it does not.
     """
-    alive = Counter(pod.trial for pod in state.pods if pod.phase not in FINAL)
+    alive = Counter(pod.trial for pod in state.pods if pod.phase not in FINAL and pod.phase != "stranded")
     assert all(count <= 1 for count in alive.values()), "two live Pods of one trial"
     keys = Counter((row.trial, row.retry) for line in state.rows for rows in rows_of(frozenset({line})).values() for row in rows)
     assert all(count == 1 for count in keys.values()), "two rows for one retry"
@@ -103,15 +103,17 @@ def explore(model: Model, start: State, *, faults: int) -> int:
         (1, {"crashes": 2, "lost": 2}),
         (1, {"crashes": 2, "faults": 1}),
         (2, {"crashes": 1, "faults": 1, "lost": 1}),
+        (1, {"crashes": 1, "cuts": 1}),
+        (2, {"crashes": 1, "cuts": 1}),
     ],
-    ids=["crashes-and-a-lost-answer", "one-at-a-time", "crashes-and-a-lost-pod", "one-of-each"],
+    ids=["crashes-and-a-lost-answer", "one-at-a-time", "crashes-and-a-lost-pod", "one-of-each", "cut-off-alone", "cut-off-beside-another"],
 )
 def test_every_interleaving_of_two_trials_keeps_the_promises(
     concurrency: int, budgets: dict[str, int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = Model(trials=2, concurrency=concurrency)
-    crashes, faults, lost = (budgets.get(name, 0) for name in ("crashes", "faults", "lost"))
-    count = explore(model, model.start(crashes=crashes, faults=faults, lost=lost), faults=faults)
+    crashes, faults, lost, cuts = (budgets.get(name, 0) for name in ("crashes", "faults", "lost", "cuts"))
+    count = explore(model, model.start(crashes=crashes, faults=faults, lost=lost, cuts=cuts), faults=faults + cuts)
     with capsys.disabled():
         print(f"\n{budgets}, {concurrency} at a time: {count} states, {len(model._decided)} plans", end="")
     assert count > 500
@@ -124,14 +126,15 @@ def test_every_interleaving_of_two_trials_keeps_the_promises(
     crashes=st.integers(0, 6),
     faults=st.integers(0, 4),
     lost=st.integers(0, 3),
+    cuts=st.integers(0, 2),
     cancel=st.booleans(),
     choices=st.lists(st.integers(0, 10_000), min_size=20, max_size=250),
 )
 def test_any_walk_keeps_the_promises_and_comes_to_the_end(
-    *, trials: int, concurrency: int, crashes: int, faults: int, lost: int, cancel: bool, choices: list[int]
+    *, trials: int, concurrency: int, crashes: int, faults: int, lost: int, cuts: int, cancel: bool, choices: list[int]
 ) -> None:
     model = Model(trials=trials, concurrency=concurrency, retries=8)
-    state = model.start(crashes=crashes, faults=faults, lost=lost, may_cancel=cancel)
+    state = model.start(crashes=crashes, faults=faults, lost=lost, cuts=cuts, may_cancel=cancel)
     final = model.final(state)
     for choice in choices:
         edges = list(model.edges(state))
@@ -145,11 +148,13 @@ def test_any_walk_keeps_the_promises_and_comes_to_the_end(
     for _ in range(3_000):
         # Nothing goes wrong any more.
         edges = [
-            edge for edge in model.edges(state) if edge[0] not in ("crash", "evicted", "vanishes", "cancel") and "lost" not in edge[0][7:]
+            edge
+            for edge in model.edges(state)
+            if edge[0] not in ("crash", "evicted", "vanishes", "cut off", "cancel") and "lost" not in edge[0][7:]
         ]
         if not edges:
             break
         state = edges[-1 if len(edges) % 2 else 0][1]
         check(model, state)
     assert model.ended(state), state
-    check_end(model, state, faults=faults)
+    check_end(model, state, faults=faults + cuts)
