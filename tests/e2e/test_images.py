@@ -6,8 +6,10 @@ The suite of twelve is in ``tests/images/suites/builds``: nine good tasks and th
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -259,6 +261,45 @@ def test_a_registry_outage_before_a_build_and_in_the_middle_of_one_makes_trials_
     assert len(starts(cluster, name)) == 2
 
 
+@contextmanager
+def manifests_refused(registry: Registry) -> Iterator[None]:
+    """The registry takes layers for the cluster's repository and cannot write manifests: its folders are read-only."""
+    data = Path(registry.cluster.env["kubeconfig"]).parent / "registry" / "docker/registry/v2/repositories"
+    folder = data / registry.repository.partition("/")[2] / "_manifests"
+    for path in reversed((folder, *folder.relative_to(data).parents)):
+        if not (data / path).exists():
+            (data / path).mkdir()
+            os.chown(data / path, data.stat().st_uid, data.stat().st_gid)
+    places = [folder, *(path for path in folder.rglob("*") if path.is_dir())]
+    for place in places:
+        place.chmod(0o555)
+    try:
+        yield
+    finally:
+        for place in places:
+            place.chmod(0o755)
+
+
+@pytest.mark.deep
+def test_a_push_that_breaks_off_behind_the_layers_is_made_again(registry: Registry, suite: Path) -> None:
+    cluster, job = registry.cluster, unique("push")
+    write_dockerfile_task(suite, job, f"ARG BASE=debian:12\nFROM ${{BASE}}\nRUN echo {job} > /opt/name\n")
+    cluster.seatrial("publish", str(suite), "--taskset", job, "-n", NAMESPACE)
+    key = image_key(read_context(suite / job / "environment").key, args={"BASE": registry.base})
+    with manifests_refused(registry):
+        cluster.apply(evaljob(job, NAMESPACE, taskset=job))
+        wait_until(
+            lambda: starts(cluster, f"seatrial-build-{key}"),
+            lambda found: len(found) == 2,
+            timeout=240,
+            what="second build",
+        )
+        trials = cluster.job(job, NAMESPACE)["status"]["trials"]
+        assert (trials["pending"], trials["errored"]) == (1, 0)
+    ended = cluster.finished(job, NAMESPACE, timeout=300)
+    assert (rows_by_task(cluster, job), ended["status"]["mean"]) == ({job: 1.0}, "1.000")
+
+
 def test_builds_that_hang_fill_the_disk_or_print_much_are_named_by_their_line_and_siblings_go_on(registry: Registry, suite: Path) -> None:
     cluster, job = registry.cluster, unique("ends")
     base = "ARG BASE=debian:12\nFROM ${BASE}\n"
@@ -370,3 +411,30 @@ def test_images_of_separate_verifiers_are_built_by_the_cluster_and_by_the_client
     assert recorded == registry.repository
     named = f"{registry.repository}:{verifier}"
     assert tasks["ready-verifier"]["pins"] == {registry.base: f"{registry.base}@{digest}", named: f"{named}@{found}"}
+
+
+@pytest.mark.deep
+def test_a_cluster_without_a_registry_builds_into_the_charts_own(registry: Registry, suite: Path) -> None:
+    cluster, job = registry.cluster, unique("bundled")
+    write_dockerfile_task(suite, job, f"FROM {registry.base}\nRUN echo {job} > /opt/name\n")
+    write_script(suite / job / "tests/test.sh", f'[ "$(cat /opt/name)" = {job} ] && {PASS}')
+    values = {
+        "bundledRegistry.enabled": "true",
+        "bundledRegistry.nodePort": "30501",
+        "bundledRegistry.persistence.enabled": "false",
+        "bundledRegistry.image.repository": "seatrial.local/registry",
+        "bundledRegistry.image.tag": "3.1.2",
+        "builds.repository": "seatrial-registry.seatrial-system.svc.cluster.local:5000/tasks",
+        "builds.pullRepository": "localhost:30501/tasks",
+        "builds.insecure": "true",
+        "builds.executorImage": "seatrial.local/kaniko:1.24.0",
+        # The base image is in the other registry.
+        "networkPolicies.publicEgress[0].ports[0].port": "5000",
+    }
+    cluster.run(
+        "python3", "tests/cluster", "install", "--namespace", NAMESPACE, *(f"--set={k}={v}" for k, v in values.items()), timeout=600
+    )
+    cluster.seatrial("publish", str(suite), "-n", NAMESPACE)
+    cluster.apply(evaljob(job, NAMESPACE, tasks=[f"e2e-{job}"]))
+    cluster.finished(job, NAMESPACE, timeout=300)
+    assert rows_by_task(cluster, job) == {job: 1.0}

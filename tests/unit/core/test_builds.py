@@ -9,11 +9,11 @@ import pytest
 from seatrial.api.reasons import Reason
 from seatrial.contract import StageExit
 from seatrial.core.builds import BuildSettings, Passing, Pushed, build_pod, judge_build
-from seatrial.core.frozen import ImageRole
+from seatrial.core.frozen import FrozenPlan, ImageRole
 from seatrial.core.manifests import PodSettings
 from seatrial.core.trial import Judgement
 from seatrial.taskpkg.mirrors import Mirrors
-from tests.builders import make_job
+from tests.builders import make_job, make_task
 
 KEY = "ab" * 20
 DIGEST = "sha256:" + "cd" * 32
@@ -30,8 +30,7 @@ SETTINGS = BuildSettings(
 PLAN = make_job().plan()
 
 
-def make_pod(role: ImageRole = "environment") -> dict[str, Any]:
-    plan = PLAN
+def make_pod(role: ImageRole = "environment", *, plan: FrozenPlan = PLAN) -> dict[str, Any]:
     return build_pod(
         plan,
         plan.tasks[0],
@@ -79,6 +78,19 @@ def test_the_builder_runs_under_envd_which_ends_it_in_time() -> None:
     pod = make_pod()["spec"]
     assert pod["containers"][0]["command"] == ["/seatrial/context/envd", "--build", "60", "/kaniko/executor"]
     assert pod["activeDeadlineSeconds"] > 60
+
+
+@pytest.mark.parametrize(
+    ("environment", "limits"),
+    [
+        ({}, {"memory": "4Gi", "ephemeral-storage": "20Gi"}),
+        ({"memory_mb": 512, "storage_mb": 1024}, {"memory": "4Gi", "ephemeral-storage": "20Gi"}),
+        ({"memory_mb": 8192, "storage_mb": 40960}, {"memory": "8192Mi", "ephemeral-storage": "40960Mi"}),
+    ],
+)
+def test_a_build_may_use_what_the_task_asks_for_where_that_is_more(environment: dict[str, Any], limits: dict[str, str]) -> None:
+    plan = make_job().tasks(make_task(toml={"environment": environment})).plan()
+    assert make_pod(plan=plan)["spec"]["containers"][0]["resources"]["limits"] == limits
 
 
 def test_the_executor_pushes_under_the_key_and_reports_the_digest() -> None:

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from seatrial import contract
+from seatrial.api.meta import Quantity
 from seatrial.api.names import GROUP, LABEL_JOB, LABEL_JOB_NAME, LABEL_ROLE, LABEL_TASK, ROLE_BUILD
 from seatrial.api.reasons import Reason
 from seatrial.contract import StageExit
@@ -151,7 +152,7 @@ def build_pod(
                     "volumeMounts": [{"name": CONTEXT, "mountPath": CONTEXT_DIR}, {"name": stage[0], "mountPath": stage[1]}],
                 }
             ],
-            "containers": [_executor(FOLDERS[role], key, settings, pods, timeout_seconds=timeout_seconds)],
+            "containers": [_executor(task, role, key, settings=settings, pods=pods, timeout_seconds=timeout_seconds)],
             "volumes": [
                 {"name": CONTEXT, "emptyDir": {"sizeLimit": pods.task_volume}},
                 {"name": stage[0], "emptyDir": {"sizeLimit": pods.tmp_volume}},
@@ -169,7 +170,10 @@ def build_pod(
 _DOCKER_CONFIG: Final = {"key": ".dockerconfigjson", "path": "config.json"}
 
 
-def _executor(folder: str, key: str, settings: BuildSettings, pods: PodSettings, *, timeout_seconds: float) -> dict[str, Any]:
+def _executor(
+    task: PlannedTask, role: ImageRole, key: str, *, settings: BuildSettings, pods: PodSettings, timeout_seconds: float
+) -> dict[str, Any]:
+    section = (task.config.verifier_environment() if role == "verifier" else None) or task.config.environment
     insecure = ["--insecure", "--insecure-pull", "--skip-tls-verify", "--skip-tls-verify-pull"] if settings.insecure else []
     return {
         "name": BUILD,
@@ -177,7 +181,7 @@ def _executor(folder: str, key: str, settings: BuildSettings, pods: PodSettings,
         "imagePullPolicy": pods.runner_pull_policy,
         "command": [f"{CONTEXT_DIR}/envd", "--build", f"{timeout_seconds:g}", EXECUTOR],
         "args": [
-            f"--context=dir://{CONTEXT_DIR}/{folder}",
+            f"--context=dir://{CONTEXT_DIR}/{FOLDERS[role]}",
             f"--dockerfile={CONTEXT_DIR}/Dockerfile",
             f"--destination={settings.repository}:{key}",
             # The digest is the message of a build that succeeded; of a failed one envd leaves its last instruction and the end of its log.
@@ -192,7 +196,10 @@ def _executor(folder: str, key: str, settings: BuildSettings, pods: PodSettings,
         ],
         "resources": {
             "requests": {"cpu": settings.cpu, "memory": settings.memory},
-            "limits": {"memory": settings.memory_limit, "ephemeral-storage": settings.storage_limit},
+            "limits": {
+                "memory": _larger(settings.memory_limit, section.memory_mb),
+                "ephemeral-storage": _larger(settings.storage_limit, section.storage_mb),
+            },
         },
         "securityContext": {"runAsUser": 0, "runAsGroup": 0, "allowPrivilegeEscalation": False},
         "terminationMessagePolicy": "FallbackToLogsOnError",
@@ -205,6 +212,11 @@ def _executor(folder: str, key: str, settings: BuildSettings, pods: PodSettings,
             ),
         ],
     }
+
+
+def _larger(limit: str, wanted_mib: int | None) -> str:
+    """What every build may use, or what the task asks for itself where that is more."""
+    return max(Quantity(limit), Quantity(f"{wanted_mib or 0}Mi"), key=lambda item: item.amount)
 
 
 _STAGE: Final[Mapping[int, Reason]] = {
