@@ -95,8 +95,9 @@ async def test_a_silent_registry_is_left_alone_for_a_while() -> None:
     assert pins_of(await pins.pin(plan))[0] == {"away.example.com/a:1": f"away.example.com/a:1@{DIGEST}"}
 
 
-async def test_planning_does_not_wait_for_a_registry_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(image_pins, "BUDGET_SECONDS", 0.05)
+@pytest.mark.parametrize("limit", ["ANSWER_SECONDS", "BUDGET_SECONDS"])
+async def test_planning_does_not_wait_for_a_registry_that_hangs(monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
+    monkeypatch.setattr(image_pins, limit, 0.05)
     release = threading.Event()
 
     class Hanging(Tags):

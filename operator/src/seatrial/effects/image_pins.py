@@ -19,8 +19,10 @@ from seatrial.taskpkg.mirrors import Mirrors
 
 log = logging.getLogger(__name__)
 
-BUDGET_SECONDS: Final = 5.0
-"""For all images of a plan: planning waits for no registry that is slow."""
+ANSWER_SECONDS: Final = 5.0
+"""For one image: planning waits for no registry that is slow."""
+BUDGET_SECONDS: Final = 60.0
+"""For all images of a plan; the others run as they are named."""
 SILENCE_SECONDS: Final = 600.0
 """How long a registry that did not answer is not asked again."""
 PARALLEL: Final = 8
@@ -42,20 +44,20 @@ class ImagePins:
 
     async def _resolve(self, names: Iterable[str]) -> dict[str, str]:
         found: dict[str, str] = {}
+        slots = asyncio.Semaphore(PARALLEL)
 
         async def ask(name: str) -> None:
             read = self._mirrors.of(name)
             host = parse_ref(read).host
-            if self._clock.monotonic() < self._silent.get(host, 0.0):
-                return
-            try:
-                digest = await asyncio.get_running_loop().run_in_executor(self._threads, self._registry.digest, read)
-            except asyncio.CancelledError:
-                self._silence(host, "no answer in time")
-                raise
-            except (SeatrialError, OSError) as error:
-                self._silence(host, str(error))
-                return
+            async with slots:
+                if self._clock.monotonic() < self._silent.get(host, 0.0):
+                    return
+                try:
+                    async with asyncio.timeout(ANSWER_SECONDS):
+                        digest = await asyncio.get_running_loop().run_in_executor(self._threads, self._registry.digest, read)
+                except (SeatrialError, OSError) as error:
+                    self._silence(host, str(error) or "no answer in time")
+                    return
             if digest is not None:
                 found[name] = f"{read}@{digest}"
 

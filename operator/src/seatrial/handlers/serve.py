@@ -249,7 +249,7 @@ def _registry(settings: Settings) -> Registry:
     builds = settings.builds()
     insecure = (builds.repository.partition("/")[0],) if builds.insecure and builds.repository else ()
     auths = docker_auths(Path(settings.registry_auth_file)) if settings.registry_auth_file else {}
-    return Registry(insecure=insecure, auths=auths)
+    return Registry(insecure=insecure, auths=auths, ca=settings.s3_ca)
 
 
 async def serve(*, settings: Settings, access: Access, store: ObjectStore) -> None:
