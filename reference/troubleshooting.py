@@ -42,7 +42,7 @@ REMEDIES: Final[Mapping[str, str]] = {
     Reason.URL_LIFETIME_TOO_SHORT: "Give the agent a time-out or a shorter `timeouts.pending`: presigned URLs live seven days at most.",
     Reason.PLAN_CORRUPT: "Somebody changed plan.json in the bucket. Make a new job; results so far are in its folder.",
     Reason.RUNNING: NOTHING,
-    Reason.QUEUED: "Wait for the queue; ask whoever runs it.",
+    Reason.QUEUED: "Wait for the queue; ask whoever runs it. [Queues](queues.md) says what it counts.",
     Reason.QUOTA_EXCEEDED: "Lower `concurrency` or raise the ResourceQuota; it goes on by itself.",
     Reason.UNSCHEDULABLE: "The message is the scheduler's: requests, taints, selectors. Lower `resources` or add nodes.",
     Reason.IMAGE_PULLING: "Wait; large images take minutes at first.",

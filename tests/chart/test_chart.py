@@ -68,6 +68,7 @@ PERMUTATIONS: Mapping[str, dict[str, Any]] = {
                 {"maxSkew": 1, "topologyKey": "topology.kubernetes.io/zone", "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": {}}
             ],
         },
+        kueue={"enabled": True},
         tracing={"endpoint": "http://collector.observability.svc:4318", "existingSecret": "collector"},
         webhook={"url": "https://hooks.example.com:8443/seatrial", "existingSecret": "hook"},
         site={

@@ -134,7 +134,7 @@ class Reason(StrEnum):
     RUNNING = "Running"
     """Trials run or may start."""
     QUEUED = "Queued"
-    """A queue controller holds the Pods back."""
+    """A queue holds the job or its Pods back."""
     QUOTA_EXCEEDED = "QuotaExceeded"
     """A ResourceQuota leaves no room for a further Pod; tried again."""
     UNSCHEDULABLE = "Unschedulable"
@@ -222,7 +222,7 @@ class Reason(StrEnum):
     DISK_FULL = "DiskFull"
     """A volume of the Pod has no room."""
     SUSPENDED = "Suspended"
-    """The Pod was taken away for ``spec.suspend``; the trial runs again."""
+    """The Pod was taken away for ``spec.suspend`` or by a queue; the trial runs again."""
 
     HANDED_OVER = "HandedOver"
     """The agent is done, and the task's separate verifier gets a Pod of its own."""

@@ -136,6 +136,7 @@ def build_status(
     hold: Hold | None,
     degraded: State | None,
     summary_key: str | None,
+    queued: str = "",
     scoring: Scoring = NO_SCORING,
     reduced: bool = False,
 ) -> dict[str, Any]:
@@ -144,6 +145,7 @@ def build_status(
     Args:
         hold: what keeps the operator from creating Pods, or None.
         degraded: what needs a person, or None.
+        queued: why a queue holds the whole job back, which is suspended then; or empty.
         scoring: what the plan adds to the spec's rules, and what scripts gave.
         summary_key: where the saved results are; only then the phase may become terminal.
         reduced: without anything that names rewards or errors, for a server that refused the full status.
@@ -157,8 +159,8 @@ def build_status(
     suspended = spec.suspend and not ended and progress.live_pods == 0
     states = {
         ConditionType.PLAN_READY: State("True", Reason.PLANNED, f"{frozen.trials} trials of {frozen.tasks} tasks"),
-        ConditionType.PROGRESSING: State("False", Reason.FINISHED) if ended else _progressing(spec, progress, hold, context.now),
-        ConditionType.SUSPENDED: State("True", Reason.SUSPENDED_BY_USER, "set spec.suspend to false to go on")
+        ConditionType.PROGRESSING: State("False", Reason.FINISHED) if ended else _progressing(spec, progress, hold, context.now, queued),
+        ConditionType.SUSPENDED: _suspended(queued, "set spec.suspend to false to go on")
         if suspended
         else State("False", Reason.NOT_SUSPENDED),
         ConditionType.DEGRADED: degraded or State("False", Reason.HEALTHY),
@@ -331,11 +333,15 @@ def _phase(spec: EvalJobSpec, progress: Progress) -> Phase:
     return "Running" if progress.running or progress.final or progress.live_pods else "Pending"
 
 
-def _progressing(spec: EvalJobSpec, progress: Progress, hold: Hold | None, now: datetime) -> State:
+def _suspended(queued: str, otherwise: str) -> State:
+    return State("True", Reason.QUEUED, queued) if queued else State("True", Reason.SUSPENDED_BY_USER, otherwise)
+
+
+def _progressing(spec: EvalJobSpec, progress: Progress, hold: Hold | None, now: datetime, queued: str) -> State:
     if progress.stop is not None:
         return State("False", progress.stop.reason, progress.stop.message)
     if spec.suspend:
-        return State("False", Reason.SUSPENDED_BY_USER, "spec.suspend is true")
+        return _suspended(queued, "spec.suspend is true")._replace(status="False")
     if hold is not None and hold.until > now and progress.running == 0:
         return State("False", hold.reason, hold.message)
     for reason in (Reason.QUEUED, Reason.UNSCHEDULABLE):

@@ -75,6 +75,10 @@ class Settings:
     https_proxy: str = ""
     no_proxy: str = ""
 
+    kueue: bool = False
+    """EvalJobs that name a queue of Kueue by label wait for its leave."""
+    kueue_ask_seconds: float = 3.0
+    """How often it is asked for each of them."""
     webhook_url: str = ""
     """Gets a CloudEvent when an EvalJob ends; empty: nobody does."""
     webhook_token: str | None = field(default=None, repr=False)

@@ -38,6 +38,7 @@ from seatrial.core.status import (
     waiting_status,
 )
 from seatrial.core.trial import Found, Judgement
+from seatrial.core.workload import Admission
 from seatrial.effects.aiostore import AsyncStore
 from seatrial.effects.clock import Clock
 from seatrial.effects.execute import Created, Executor, Held, Leaving, Refused
@@ -50,6 +51,7 @@ from seatrial.effects.scripts import ScriptRuns, ScriptState
 from seatrial.effects.settings import Settings
 from seatrial.effects.traces import Tracer
 from seatrial.effects.webhook import Webhook
+from seatrial.effects.workloads import Workloads
 from seatrial.errors import DiskFull, Forbidden, InvalidSpec, SeatrialError, Unavailable
 from seatrial.handlers.cache import Raw
 from seatrial.handlers.writer import StatusWriter
@@ -101,6 +103,8 @@ class Memory:
     is_reduced: bool = False
     """The full status was refused; from then on the reduced one is written."""
     store_failed: bool = False
+    queued: str = ""
+    """Why a queue holds the whole job back."""
     status_at: float = -1e9
 
 
@@ -120,10 +124,12 @@ class JobPass:
         metrics: Metrics,
         webhook: Webhook,
         tracer: Tracer,
+        workloads: Workloads,
         images: Images,
         scripts: ScriptRuns,
     ) -> None:
         self._webhook, self._tracer, self._images, self._scripts = webhook, tracer, images, scripts
+        self._workloads = workloads
         self._pods, self._planner, self._store, self._executor = pods, planner, store, executor
         self._writer, self._settings, self._clock, self._metrics = writer, settings, clock, metrics
         self._memories: dict[str, Memory] = {}
@@ -184,6 +190,10 @@ class JobPass:
             if not await self._send(body, job, memory, self._status(body, job, memory, self._plan(job, memory))):
                 return 0.0
             body = self._fresh(body)
+        admission = await self._workloads.ask(job, memory.loaded.plan)
+        if admission is not None:
+            job = _as_admitted(job, admission)
+            memory.queued = admission.message if not admission.is_admitted else ""
         decided = await self._settle(job, memory)
         if memory.store_failed:
             await self._store.list(memory.loaded.frozen.key)
@@ -203,6 +213,10 @@ class JobPass:
         later = await self._write_soon(body, job, memory, decided)
         await self._delete(job, memory, decided.deletes)
         waits = [seconds for seconds in (decided.requeue_seconds, later, scripts_wait) if seconds is not None]
+        if admission is not None:
+            waits.append(self._settings.kueue_ask_seconds)
+            if admission.holds_quota and decided.progress is not None and decided.progress.live_pods == 0:
+                await self._workloads.give_back(job)
         if memory.started:
             oldest = min(at for _, at in memory.started.values())
             waits.append(max(0.1, oldest + EXPECTATION_SECONDS + 0.1 - self._clock.monotonic()))
@@ -490,6 +504,7 @@ class JobPass:
             frozen=memory.loaded.frozen,
             progress=decided.progress,
             hold=memory.hold,
+            queued=memory.queued,
             degraded=degraded,
             summary_key=memory.summary_key,
             scoring=memory.loaded.plan.scoring(memory.scripts.outcomes or ()),
@@ -572,6 +587,7 @@ class JobPass:
             grace = STOP_GRACE_SECONDS if pod.is_terminal or (rows and rows[-1].outcome == "scored") else GRACE_SECONDS
             await self._executor.delete(meta["namespace"], DeletePod(pod.name, pod.uid, grace))
         if not self._pods.pods(uid):
+            await self._leave_queue(body)
             self._drop(uid)
         ttl = spec.get("ttlSecondsAfterFinished")
         if ttl is not None:
@@ -580,6 +596,15 @@ class JobPass:
             else:
                 waits.append(until)
         return max(0.1, (min(waits) - now).total_seconds()) if waits else None
+
+    async def _leave_queue(self, body: Raw) -> None:
+        try:
+            job = EvalJob.parse(body)
+        except InvalidSpec:  # such a job was never in a queue
+            return
+        end: Mapping[str, Any] = next((item for item in body["status"]["conditions"] if item["type"] == "Finished"), {})
+        message = f"{end.get('reason', '')}: {end.get('message', '')}"
+        await self._workloads.finish(job, is_good=body["status"]["phase"] == "Completed", message=message)
 
     def _ended(self, body: Raw, status: Mapping[str, Any]) -> None:
         self._short.discard(body["metadata"]["uid"])
@@ -608,7 +633,14 @@ class JobPass:
         self._short.discard(uid)
         self._pods.forget(uid)
         self._executor.forget(uid)
+        self._workloads.forget(uid)
         self._images.forget(uid)
+
+
+def _as_admitted(job: EvalJob, admission: Admission) -> EvalJob:
+    """The job as its queue lets it be: suspended until it is admitted, and then with no more Pods than were counted."""
+    changes: dict[str, Any] = {"concurrency": min(job.spec.concurrency, admission.pods)} if admission.is_admitted else {"suspend": True}
+    return job.model_copy(update={"spec": job.spec.model_copy(update=changes)})
 
 
 def _name(body: Raw) -> str:

@@ -42,6 +42,7 @@ from seatrial.effects.task_verify import TaskVerifier
 from seatrial.effects.taskset_pin import Pinner
 from seatrial.effects.traces import Tracer
 from seatrial.effects.webhook import Webhook
+from seatrial.effects.workloads import Workloads
 from seatrial.errors import NotFound, SeatrialError
 from seatrial.handlers.cache import Key, ObjectCache, Raw
 from seatrial.handlers.health import Health, denied_check, heartbeat_check, informer_check, missed_check
@@ -140,6 +141,7 @@ class Operator:
             metrics=metrics,
             webhook=self.webhook,
             tracer=self.tracer,
+            workloads=Workloads(kube, enabled=settings.kueue, pods=settings.pods(), clock=clock, ask_seconds=settings.kueue_ask_seconds),
             images=ImageBuilds(
                 kube,
                 files,

@@ -1,0 +1,120 @@
+"""Jobs in a queue of Kueue, whose part the tests play: tests/e2e/test_kueue.py has the real one."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from tests.integration.fakeapi import Raw
+from tests.integration.harness import GROUP, World, operator, wait_until, world
+
+LABEL = "kueue.x-k8s.io/queue-name"
+QUICK: dict[str, Any] = {"kueue": True, "kueue_ask_seconds": 0.05}
+
+
+def submit(made: World, **spec: Any) -> None:
+    meta = {
+        "name": "job",
+        "namespace": "evals",
+        "creationTimestamp": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "labels": {LABEL: "team-a"},
+    }
+    made.api.put(
+        GROUP,
+        "evaljobs",
+        {"apiVersion": "seatrial.dev/v1alpha1", "kind": "EvalJob", "metadata": meta, "spec": {"taskset": "suite", **spec}},
+    )
+
+
+def workloads(made: World) -> list[Raw]:
+    return list(made.api.all("workloads").values())
+
+
+async def the_workload(made: World) -> str:
+    (found,) = await wait_until(lambda: workloads(made), lambda items: len(items) == 1)
+    return str(found["metadata"]["name"])
+
+
+def tell(made: World, name: str, **conditions: str) -> None:
+    """What Kueue writes: ``Admitted="True"``."""
+
+    def edit(body: Raw) -> None:
+        kept = [item for item in body.get("status", {}).get("conditions", ()) if item["type"] not in conditions]
+        told = [{"type": kind, "status": status, "reason": "Told", "message": f"{kind} by the test"} for kind, status in conditions.items()]
+        body["status"] = {
+            **body.get("status", {}),
+            "conditions": [*kept, *told],
+            "admission": {"podSetAssignments": [{"name": "trials", "count": 2}]},
+        }
+
+    made.api.change("workloads", name, edit)
+
+
+def conditions(made: World) -> dict[str, str]:
+    (found,) = workloads(made)
+    return {item["type"]: item["status"] for item in found.get("status", {}).get("conditions", ())}
+
+
+async def test_no_pod_exists_before_the_job_is_admitted_and_the_end_gives_the_quota_back() -> None:
+    async with world(**QUICK) as made, operator(made):
+        made.suite(4)
+        submit(made, concurrency=4)
+        name = await the_workload(made)
+        await wait_until(lambda: made.condition("Suspended"), lambda seen: seen == ("True", "Queued"))
+        assert (made.status()["phase"], made.pods(), made.runs) == ("Suspended", [], [])
+        made.fate = lambda pod: "silent"
+        tell(made, name, QuotaReserved="True", Admitted="True")
+        # Two of the four that it asked for.
+        await wait_until(made.pods, lambda pods: len(pods) == 2)
+        for pod in made.pods():
+            made.finish(pod["metadata"]["name"], rewards={"reward": 1.0})
+        made.fate = lambda pod: "scored"
+        seen = await made.ended()
+        assert (seen["phase"], seen["trials"]["scored"], len(made.runs)) == ("Completed", 4, 4)
+        await wait_until(lambda: conditions(made).get("Finished"), lambda status: status == "True")
+        assert len([item for item in made.api.requests if item.method == "POST" and item.path.endswith("/workloads")]) == 1
+
+
+async def test_a_preempted_job_loses_its_pods_as_infrastructure_and_runs_again_when_it_is_let_in() -> None:
+    async with world(**QUICK) as made, operator(made):
+        made.suite(2)
+        made.fate = lambda pod: "silent"
+        submit(made, concurrency=2)
+        name = await the_workload(made)
+        tell(made, name, QuotaReserved="True", Admitted="True")
+        await wait_until(lambda: made.status().get("trials", {}).get("running"), lambda count: count == 2)
+        tell(made, name, Evicted="True")
+        await wait_until(lambda: conditions(made), lambda seen: seen.get("QuotaReserved") == "False" and seen.get("Admitted") == "False")
+        assert made.pods() == []
+        await wait_until(lambda: made.condition("Suspended"), lambda seen: seen == ("True", "Queued"))
+        made.fate = lambda pod: "scored"
+        tell(made, name, QuotaReserved="True", Admitted="True", Evicted="False")
+        seen = await made.ended()
+        assert (seen["phase"], seen["trials"]["scored"], seen["trials"]["errored"], seen["trials"]["retried"]) == ("Completed", 2, 0, 2)
+
+
+async def test_a_job_that_its_user_suspends_leaves_the_queue_and_comes_back() -> None:
+    async with world(**QUICK) as made, operator(made):
+        made.suite(1)
+        submit(made, suspend=True)
+        await the_workload(made)
+        assert workloads(made)[0]["spec"]["active"] is False
+        made.edit("job", suspend=False)
+        await wait_until(lambda: workloads(made)[0]["spec"]["active"], lambda active: active is True)
+        assert made.pods() == []
+
+
+async def test_a_job_without_a_queue_asks_nobody() -> None:
+    async with world(**QUICK) as made, operator(made):
+        made.suite(1)
+        made.submit()
+        assert (await made.ended())["phase"] == "Completed"
+        assert workloads(made) == []
+
+
+async def test_without_the_setting_the_label_means_nothing() -> None:
+    async with world() as made, operator(made):
+        made.suite(1)
+        submit(made)
+        assert (await made.ended())["phase"] == "Completed"
+        assert workloads(made) == []
