@@ -492,7 +492,9 @@ def _cancelled(trial: str, retry: int, stop: Stop, now: datetime, pod: PodView |
 
 
 def _suspended(trial: str, retry: int, now: datetime, pod: PodView | None) -> Row:
-    return _without_result(trial, retry, "retried", Reason.SUSPENDED, "taken away because the job is suspended; runs again", now=now, pod=pod)
+    return _without_result(
+        trial, retry, "retried", Reason.SUSPENDED, "taken away because the job is suspended; runs again", now=now, pod=pod
+    )
 
 
 def _without_result(trial: str, retry: int, outcome: Outcome, reason: Reason, message: str, *, now: datetime, pod: PodView | None) -> Row:
