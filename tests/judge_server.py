@@ -25,8 +25,10 @@ class JudgeServer:
         """Sent with each answer."""
         self.asked: list[tuple[dict[str, Any], str | None]] = []
         """Body and authorisation of each request."""
+        self.drip_seconds: float | None = None
+        """Between the bytes of an answer; None: all at once."""
         self.most_at_once = 0
-        self._running, self._lock = 0, threading.Lock()
+        self._running, self._lock, self._stopped = 0, threading.Lock(), threading.Event()
         server = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -47,7 +49,13 @@ class JudgeServer:
                 for name, value in {**server.headers, "Content-Length": str(len(data))}.items():
                     self.send_header(name, value)
                 self.end_headers()
-                self.wfile.write(data)
+                try:
+                    for part in [data] if server.drip_seconds is None else [data[at : at + 1] for at in range(len(data))]:
+                        self.wfile.write(part)
+                        server._stopped.wait(server.drip_seconds or 0)
+                except OSError:
+                    # The other side has gone.
+                    self.close_connection = True
 
             def log_message(self, format: str, *args: Any) -> None:
                 pass
@@ -62,5 +70,6 @@ class JudgeServer:
         return self
 
     def __exit__(self, *error: object) -> None:
+        self._stopped.set()
         self._http.shutdown()
         self._http.server_close()

@@ -16,7 +16,7 @@ from seatrial.core.saved import SavedTrialsRefused
 from seatrial.errors import InvalidSpec
 from seatrial.scoring.builtin import ExactMatch, OutputSpec, ToolCallCount
 from seatrial.scoring.views import InvalidView, Signal, View
-from seatrial.sdk.agentest import AGENTEST, agentest_metrics
+from seatrial.sdk.agentest import AGENTEST, Mark, agentest_metrics
 from seatrial.sdk.harbor_runner import HarborAgentTaskRunner
 from seatrial.sdk.judge import JudgeError
 from seatrial.sdk.llm_judge import LLMJudge, RangeScore, RubricScore
@@ -433,6 +433,42 @@ def test_custom_metrics_have_values_by_turn_means_gates_and_a_place_in_the_repor
     assert [(group["label"], group["occurrences"], group["severity"]) for group in document["failure_groups"]] == [
         ("mood: rude", 1, "high")
     ]
+
+
+class Tone(QuantitativeMetric):
+    name = "tone"
+
+    async def score(self, given: ScoreInput) -> QuantResult:
+        answer = await self.llm.generate_object(Mark, [{"role": "user", "content": given.agent_message}])
+        return QuantResult(answer.value, answer.reason)
+
+
+class Booked(QuantitativeMetric):
+    name = "booked"
+
+    async def score(self, given: ScoreInput) -> QuantResult:
+        return QuantResult(float("booked" in given.agent_message), "read")
+
+
+@pytest.mark.conforms("N-189")
+@pytest.mark.parametrize(
+    ("marks", "says", "problems"),
+    [
+        ((4, 4), "booked", ()),
+        ((5, 3), "booked", ()),
+        ((4, 3), "booked", ("tone.value.mean is 3.5, at least 4.0 was asked for",)),
+        ((4, 4), "sorry", ("booked.value.mean is 0, at least 0.5 was asked for",)),
+    ],
+)
+def test_gates_on_metrics_of_ones_own_hold_in_their_own_scales(
+    write: Write, job_dir: Path, marks: tuple[int, int], says: str, problems: tuple[str, ...]
+) -> None:
+    write("a__1", "bench/a", {"reward": 1.0}, says=says)
+    judge = FakeLLM(*({"value": mark, "reason": "so"} for mark in marks))
+    config = AgentEvalRunConfig(judge=judge, thresholds={"tone": 4.0, "booked": 0.5}, parallelism=1)
+    runner = HarborAgentTaskRunner(job_dir=job_dir)
+    result = AgentEvaluator().run_sync([task(metrics=[HarborRewardMetric(), Tone(), Booked()])], target=runner, config=config)
+    assert result.problems == problems
 
 
 @pytest.mark.conforms("N-189")

@@ -336,9 +336,61 @@ def test_a_server_that_asks_for_time_gets_it(server: JudgeServer, monkeypatch: p
     assert pauses == [7.0, 60.0]
 
 
+def test_a_server_that_sends_a_byte_now_and_then_is_unavailable(server: JudgeServer) -> None:
+    server.answers, server.drip_seconds = [GOOD], 0.05
+    judge = ChatJudge(JudgeSettings(server.endpoint, "m", attempts=1, timeout_seconds=0.3))
+    with pytest.raises(JudgeError, match="did not end its answer in time"):
+        asyncio.run(judge.generate_object(Tone, [{"role": "user", "content": "rate"}]))
+
+
 def test_a_key_with_a_line_break_is_refused_before_it_is_sent(server: JudgeServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TEST_JUDGE_KEY", "of this test\nX-Other: 1")
     judge = ChatJudge(JudgeSettings(server.endpoint, "m", key_variable="TEST_JUDGE_KEY"))
     with pytest.raises(JudgeError) as refused:
         asyncio.run(judge.generate_object(Tone, [{"role": "user", "content": "rate"}]))
     assert (refused.value.reason, "of this test" in str(refused.value), server.asked) == ("JudgeRefused", False, [])
+
+
+# --- the examples of the guide ----------------------------------------------------------------------------------------------------------
+
+
+class BookingMade(QuantitativeMetric):
+    """Never called: 0; called without success: 0; success: 1."""
+
+    name = "booking"
+
+    async def score(self, given: ScoreInput) -> QuantResult:
+        calls = [call for call in given.tool_calls if call.name == "book"]
+        good = any(isinstance(call.result, dict) and call.result.get("status") == "confirmed" for call in calls)
+        return QuantResult(float(good), f"{len(calls)} calls")
+
+
+@pytest.mark.conforms("N-182", "N-184")
+@pytest.mark.parametrize(
+    ("calls", "value"),
+    [
+        pytest.param((), 0.0, id="never called"),
+        pytest.param((ToolCall("search", {}, {"status": "confirmed"}),), 0.0, id="another tool"),
+        pytest.param((ToolCall("book", {}, {"status": "full"}),), 0.0, id="without success"),
+        pytest.param((ToolCall("book", {}, {"status": "full"}), ToolCall("book", {}, {"status": "confirmed"})), 1.0, id="success"),
+    ],
+)
+def test_a_check_on_tool_calls_needs_no_model(calls: tuple[ToolCall, ...], value: float) -> None:
+    assert asyncio.run(BookingMade().score(ScoreInput("book it", "done", tool_calls=calls))).value == value
+
+
+class Consistent(QualitativeMetric):
+    """Whether an answer repeats an earlier one."""
+
+    name = "consistency"
+    failure_labels = frozenset({"repeated"})
+
+    async def evaluate(self, given: ScoreInput) -> QualResult:
+        earlier = {turn.agent_message for turn in given.history}
+        return QualResult("repeated" if given.agent_message in earlier else "new", "compared with the history")
+
+
+@pytest.mark.conforms("N-182")
+def test_a_check_on_consistency_reads_the_history() -> None:
+    talk = Conversation("task", "trial", (Turn("a", "x"), Turn("b", "y"), Turn("c", "x")))
+    assert [result.results["consistency"].value for result in run(Consistent(), talks=(talk,))] == ["new", "new", "repeated"]

@@ -9,6 +9,7 @@ import asyncio
 import json
 import os
 import threading
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -46,6 +47,7 @@ class JudgeSettings:
     model: str
     key_variable: str = "OPENAI_API_KEY"
     timeout_seconds: float = 30.0
+    """For the connection, for each wait, and for the whole answer."""
     attempts: int = 3
     pause_seconds: float = 1.0
     """Before the second attempt; doubled after each, or longer where the server says so."""
@@ -143,7 +145,7 @@ class ChatJudge:
                 preload_content=False,
                 redirect=False,
             )
-            data = answer.read(ANSWER_BYTES + 1)
+            data = self._body(answer)
             answer.close()
         except urllib3.exceptions.HTTPError as error:
             raise JudgeError("JudgeUnavailable", f"{self.settings.endpoint} does not answer: {type(error).__name__}") from None
@@ -152,6 +154,20 @@ class ChatJudge:
             message = f"{self.settings.endpoint} answered {answer.status} for model {self.settings.model}"
             raise JudgeError(reason, message, retry_after=_seconds(answer.headers.get("Retry-After")))
         return self._read(schema, data)
+
+    def _body(self, answer: urllib3.BaseHTTPResponse) -> bytes:
+        """The answer's bytes, one more than allowed at most. A server that sends a byte now and then does not hold the call for ever.
+
+        Raises:
+            JudgeError: it was not through in time.
+        """
+        end, data = time.monotonic() + self.settings.timeout_seconds, b""
+        while len(data) <= ANSWER_BYTES and (block := answer.read1(65536)):
+            data += block
+            if time.monotonic() > end:
+                answer.close()
+                raise JudgeError("JudgeUnavailable", f"{self.settings.endpoint} did not end its answer in time")
+        return data
 
     def _read(self, schema: type[Schema], data: bytes) -> Schema:
         if len(data) > ANSWER_BYTES:
