@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from seatrial.effects.store import Entry, Put, Readable, Stat
-from seatrial.errors import AlreadyExists, NotFound, SeatrialError
+from seatrial.errors import AlreadyExists, InvalidSpec, NotFound, SeatrialError
 
 Fault = Callable[[str, str], SeatrialError | None]
 
@@ -39,7 +39,8 @@ class MemoryStore:
         self._call("get", key)
         if key not in self.objects:
             raise NotFound(key)
-        assert len(self.objects[key]) <= max_bytes
+        if len(self.objects[key]) > max_bytes:
+            raise InvalidSpec(key, f"longer than the allowed {max_bytes} bytes")
         return self.objects[key]
 
     @contextmanager

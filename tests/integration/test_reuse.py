@@ -192,11 +192,14 @@ async def test_saved_trials_that_cannot_be_scored_are_refused_by_name(lines: lis
         await wait_until(lambda: made.condition("Failed", "again"), lambda found: found == ("True", reason))
 
 
-async def test_a_file_that_is_not_there_was_changed_or_is_somebody_elses_is_refused() -> None:
+async def test_a_file_that_is_not_there_too_long_changed_or_somebody_elses_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("seatrial.effects.planning.SAVED_BYTES", 10_000)
     async with world() as made, operator(made):
         made.suite(1)
+        long = save_trials(made, [" " * 20_000], name="long")
         file = save_trials(made, [saved("a", "bench/task-0", reward=1.0)])
         for name, spec, reason in (
+            ("long", long, "SavedTrialsInvalid"),
             ("gone", {**file, "ref": "evals/saved#two/trials.jsonl"}, "SavedTrialsInvalid"),
             ("changed", {**file, "sha256": "0" * 64}, "SavedTrialsInvalid"),
             ("foreign", {**file, "ref": "other/saved#one/trials.jsonl"}, "CrossNamespaceReference"),

@@ -16,13 +16,16 @@ from typing import Any, Final, Literal
 
 from seatrial.api.evaljob import MAX_TRIALS
 from seatrial.api.reasons import Reason
+from seatrial.contract import CAUSES, error_name
 from seatrial.core import rows
 from seatrial.core.frozen import PlanRefused
+from seatrial.core.observe import format_time, parse_time
 from seatrial.core.rows import Origin, Row, TrialError
 from seatrial.harbor_errors import error_policy
 from seatrial.scoring.rewards import key_rejection, parse_rewards
 
 PRIMARY_KEY: Final = "harbor_primary_reward_key"
+MOST_REWARDS: Final = 1000
 STATUSES: Final = ("COMPLETED", "PARTIAL", "FAILED")
 
 _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,252}")
@@ -102,6 +105,9 @@ def saved_trial(body: object) -> SavedTrial:
     """
     if not isinstance(body, dict):
         raise ValueError("is no JSON object")
+    for rewards in (_mapping(body.get("metadata")).get("reward_details"), body.get("rewards")):
+        if rewards is not None and (not isinstance(rewards, dict) or len(rewards) > MOST_REWARDS):
+            raise ValueError(f"its rewards are no JSON object of at most {MOST_REWARDS}")
     if unknown := sorted(set(body) - _FIELDS - _ROW_FIELDS):
         raise ValueError(f"unknown field {unknown[0][:60]!r}")
     for name in ("id", "task_id", "status"):
@@ -161,59 +167,85 @@ def check_tasks(trials: Iterable[tuple[str, str]], tasks: Iterable[str]) -> None
 def saved_row(trial: SavedTrial, folder: str) -> Row:
     """The final row of a saved trial, its evidence in ``folder`` (a key prefix; empty: it has none here)."""
     row = _own_row(trial) if trial.row else _foreign_row(trial)
-    kept = folder and (row.stored or row.logs_sha256 is not None)
-    rewards = trial.rewards if row.outcome == "scored" else row.rewards
-    return replace(
-        row,
-        trial=trial.id,
-        rewards=rewards,
-        pod="",
-        stored=bool(kept) and row.stored,
-        result_sha256=row.result_sha256 if kept else None,
-        logs_sha256=row.logs_sha256 if kept else None,
-        origin=Origin(folder, trial.id, row.retry) if folder else None,
-    )
+    if not folder:
+        return replace(row, stored=False, result_sha256=None, logs_sha256=None)
+    return replace(row, origin=Origin(folder, trial.id, row.retry))
 
 
 def attempts(trials: Sequence[SavedTrial]) -> list[int]:
     """Attempt of each trial: what its line says, else the next free number of its task."""
     taken: dict[str, set[int]] = {}
+    free: dict[str, int] = {}
     result = []
     for trial in trials:
         used = taken.setdefault(trial.task_id, set())
         said = trial.row.get("attempt")
         number = said if isinstance(said, int) and not isinstance(said, bool) and said > 0 and said not in used else None
         if number is None:
-            number = next(candidate for candidate in range(1, len(trials) + len(used) + 2) if candidate not in used)
+            number = free.get(trial.task_id, 1)
+            while number in used:
+                number += 1
+            free[trial.task_id] = number + 1
         used.add(number)
         result.append(number)
     return result
 
 
 def _own_row(trial: SavedTrial) -> Row:
-    """The operator's row in the line.
+    """The operator's row in the line, as far as it is one: every value is checked, because the file may be anybody's.
 
     Raises:
         ValueError: it is none.
     """
-    error = trial.error
-    if error is not None and not {"exceptionType", "cause", "message"} <= set(error):
-        raise ValueError("error has no exceptionType, cause or message")
-    try:
-        row = rows.from_json({**trial.row, "error": error, "origin": None})
-    except (KeyError, TypeError, ValueError, AttributeError) as fault:
-        raise ValueError(f"its row cannot be read: {fault}") from None
-    if row.outcome not in ("scored", "errored", "cancelled"):
-        raise ValueError(f"outcome {str(row.outcome)[:40]!r} is not that of an ended trial")
-    if not isinstance(row.retry, int) or isinstance(row.retry, bool) or not 0 <= row.retry < 10_000:
+    body, error = trial.row, trial.error
+    retry, outcome = body.get("retry"), body.get("outcome")
+    if outcome not in ("scored", "errored", "cancelled"):
+        raise ValueError(f"outcome {str(outcome)[:40]!r} is not that of an ended trial")
+    if not isinstance(retry, int) or isinstance(retry, bool) or not 0 <= retry < 10_000:
         raise ValueError("retry is no number of a Pod")
-    return row
+    said = None
+    if error is not None:
+        kind, name, cause, message = (error.get(field) for field in ("type", "exceptionType", "cause", "message"))
+        if not isinstance(name, str) or cause not in CAUSES or not isinstance(message, str):
+            raise ValueError("error has no exceptionType, cause or message")
+        said = TrialError(error_name(str(kind)), error_name(name), cause, message[: rows.MESSAGE_CHARS])
+    rewards = trial.rewards if outcome == "scored" else parse_rewards(_mapping(body.get("rewards"))).values or None
+    if outcome == "scored" and not rewards:
+        raise ValueError("its outcome is scored and it has no reward")
+    return Row(
+        trial=trial.id,
+        retry=retry,
+        outcome=outcome,
+        ended_at=_time(body.get("endedAt")) or "",
+        rewards=rewards,
+        error=said,
+        started_at=_time(body.get("startedAt")),
+        stored=body.get("stored") is True,
+        result_sha256=_hex(body.get("resultSha256")),
+        logs_sha256=_hex(body.get("logsSha256")),
+        seconds={name[:100]: value for name, value in parse_rewards(_mapping(body.get("seconds"))).values.items() if value >= 0},
+        tampered=body.get("tampered") is True,
+        leftover_processes=left if isinstance(left := body.get("leftoverProcesses"), int) and 0 <= left < 10**6 else 0,
+    )
+
+
+def _mapping(value: object) -> Mapping[Any, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _time(value: object) -> str | None:
+    """A time as the operator writes it; None for what is none."""
+    try:
+        found = parse_time(value) if isinstance(value, str) else None
+    except (ValueError, OverflowError):
+        return None
+    return None if found is None else format_time(found)
 
 
 def _foreign_row(trial: SavedTrial) -> Row:
     """A row for a trial that no job of ours ran: scored with valid rewards, unless its error makes them invalid."""
     rewards = trial.rewards
-    name = str(trial.error["type"]) if trial.error is not None else None
+    name = error_name(str(trial.error["type"])) if trial.error is not None else None
     error = None if name is None else TrialError(name, name, "agent", str((trial.error or {}).get("message") or "")[: rows.MESSAGE_CHARS])
     valid = bool(rewards) and trial.status != "FAILED" and (name is None or error_policy(name).valid)
     if not valid and error is None:
@@ -228,8 +260,11 @@ def _foreign_row(trial: SavedTrial) -> Row:
 
 def _digest(evidence: object) -> str | None:
     """The sha256 that a line states of a stored file."""
-    found = evidence.get("sha256") if isinstance(evidence, Mapping) else None
-    return found if isinstance(found, str) and re.fullmatch(r"[0-9a-f]{64}", found) else None
+    return _hex(_mapping(evidence).get("sha256"))
+
+
+def _hex(value: object) -> str | None:
+    return value if isinstance(value, str) and re.fullmatch(r"[0-9a-f]{64}", value) else None
 
 
 def _invalid(message: str) -> SavedTrialsRefused:

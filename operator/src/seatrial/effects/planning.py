@@ -44,11 +44,13 @@ from seatrial.effects.settings import Settings
 from seatrial.effects.store import MAX_EXPIRES_SECONDS
 from seatrial.effects.task_verify import archive_key
 from seatrial.effects.taskset_pin import Member, Pinner
-from seatrial.errors import AlreadyExists, NotFound
+from seatrial.errors import AlreadyExists, InvalidSpec, NotFound
 from seatrial.taskpkg.imagekey import image_key
 from seatrial.taskpkg.model import TaskConfig
 
 PLAN_BYTES: Final = 512 * 1024 * 1024
+SAVED_BYTES: Final = 64 * 1024 * 1024
+"""Of a file of saved trials: somebody else's text, which takes several times its size while it is read."""
 READS: Final = 16
 
 
@@ -159,9 +161,11 @@ class Planner:
         check_namespace(where, namespace=job.metadata.namespace, settings=self._settings, text=file.ref)
         key = archive_key(file.ref)
         try:
-            data = await self._store.get(key, max_bytes=PLAN_BYTES)
+            data = await self._store.get(key, max_bytes=SAVED_BYTES)
         except NotFound as error:
             raise SavedTrialsRefused(Reason.SAVED_TRIALS_INVALID, f"spec.rescore.trials: {file.ref} does not exist: store it") from error
+        except InvalidSpec as error:
+            raise SavedTrialsRefused(Reason.SAVED_TRIALS_INVALID, f"spec.rescore.trials: {error}: split the trials") from error
         if hashlib.sha256(data).hexdigest() != file.sha256:
             raise SavedTrialsRefused(Reason.SAVED_TRIALS_INVALID, f"spec.rescore.trials: {file.ref} has another sha256: it was changed")
         return await asyncio.to_thread(parse_saved, data), f"{key.rpartition('/')[0]}/"
