@@ -1,7 +1,7 @@
 """``python -m tests.perf``: the control loop under load, against a real API server; figures go to ``build/bench.json`` and the docs.
 
 python -m tests.perf                        100 and 1,000 trials, then 100 jobs of 10
-python -m tests.perf --trials 10000         one job of that size
+python -m tests.perf --trials 10000 --bystanders 10000 --restart    one job of that size, and what a restart near its end costs
 python -m tests.perf --trials 1000 --profile build/operator.prof
 """
 
@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 from ..bench.record import Figure, figure, record
-from .handover import handovers
+from .handover import final, handovers, restart
 from .load import Load, Watched
 from .operator_process import OperatorProcess
 from .plane import Plane, wait_for
@@ -22,6 +22,7 @@ from .stages import Shares
 
 TASKS = 10
 LIMIT_SECONDS = 1800
+RESTART_PERCENT = 90
 
 
 def main() -> None:
@@ -52,6 +53,15 @@ def main() -> None:
                 for item in found:
                     print(f"  {item.name}: {item.value:g} {item.unit}  {item.note}", flush=True)
                 continue
+            if arguments.restart:
+                found = measure_until(load, operator, names[0], size * RESTART_PERCENT // 100, of=size, command=command)
+                operator, again = restart(load, operator, size, command=command)
+                load.watch(operator, lambda names=names: load.ended(names), seconds=LIMIT_SECONDS)  # type: ignore[misc]
+                print(f"outcomes {dict(load.check(names, trials=size))}", flush=True)
+                figures += [*found, *again, status_size(load, names, label(names, size), command=command)]
+                for item in figures[-len(again) - 1 :]:
+                    print(f"  {item.name}: {item.value:g} {item.unit}  {item.note}", flush=True)
+                continue
             figures += measure(load, operator, names, size, command=command)
         if not arguments.trials:
             names = submit(load, 1000, jobs=100, concurrency=5)
@@ -79,18 +89,38 @@ def measure(load: Load, operator: OperatorProcess, names: list[str], trials: int
     """Run to the end, check what must hold, and give the figures of ``trials`` trials in all."""
     watched = load.watch(operator, lambda: load.ended(names), seconds=LIMIT_SECONDS)
     outcomes = load.check(names, trials=trials // len(names))
+    found = figures_of(watched, trials, label=label(names, trials), command=command)
+    found.append(status_size(load, names, label(names, trials), command=command))
+    print(f"{label(names, trials)}: {watched.seconds:.0f} s, outcomes {dict(outcomes)}", flush=True)
+    show(watched, found)
+    return found
+
+
+def measure_until(load: Load, operator: OperatorProcess, name: str, count: int, *, of: int, command: str) -> list[Figure]:
+    """The figures until ``count`` trials of a job of ``of`` are final; each is named after the whole job."""
+    watched = load.watch(operator, final(load, name, count), seconds=LIMIT_SECONDS)
+    found = figures_of(watched, count, label=label([name], of), command=command)
+    print(f"{count} of {of} trials: {watched.seconds:.0f} s", flush=True)
+    show(watched, found)
+    return found
+
+
+def label(names: list[str], trials: int) -> str:
+    return f"{trials} trials" + (f" in {len(names)} jobs" if len(names) > 1 else "")
+
+
+def status_size(load: Load, names: list[str], text: str, *, command: str) -> Figure:
     size = max(len(str(load.job(name)["status"])) for name in names)
-    label = f"{trials} trials" + (f" in {len(names)} jobs" if len(names) > 1 else "")
-    found = figures_of(watched, trials, label=label, command=command)
-    found.append(figure(f"{label}: status size", size / 1024, "KiB", command=command, note="target < 64"))
-    print(f"{label}: {watched.seconds:.0f} s, outcomes {dict(outcomes)}", flush=True)
+    return figure(f"{text}: status size", size / 1024, "KiB", command=command, note="target < 64")
+
+
+def show(watched: Watched, found: list[Figure]) -> None:
     for item in found:
         print(f"  {item.name}: {item.value:g} {item.unit}  {item.note}", flush=True)
     for name, count in watched.requests().items():
         print(f"    {name}: {count:.0f}", flush=True)
     passes = watched.grown("seatrial_pass_seconds_count", kind="EvalJob")
     print(f"    passes: {passes:.0f}, {watched.grown('seatrial_pass_seconds_sum', kind='EvalJob'):.1f} s", flush=True)
-    return found
 
 
 def figures_of(watched: Watched, trials: int, *, label: str, command: str) -> list[Figure]:
@@ -126,6 +156,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--bystanders", type=int, default=0, help="Tasks that exist beside the ones in use")
     parser.add_argument("--busy-ms", type=int, default=2000, help="shortest life of a Pod")
     parser.add_argument("--handover", action="store_true", help="replace the leader twice under each load, and measure that instead")
+    parser.add_argument("--restart", action="store_true", help="kill the operator when nine tenths of a load of one job have ended")
     parser.add_argument("--profile", type=Path, help="run the operator under cProfile and print what dominates; records no figure")
     parser.add_argument("--keep", action="store_true", help="leave data and logs")
     return parser.parse_args()

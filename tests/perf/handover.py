@@ -1,4 +1,4 @@
-"""Hand-overs under load: how long nobody decides, after SIGKILL and after SIGTERM, and what the new leader reads."""
+"""Hand-overs and restarts under load: how long nobody decides, after SIGKILL and after SIGTERM, and what the next process reads."""
 
 from __future__ import annotations
 
@@ -51,6 +51,45 @@ def handovers(load: Load, leader: OperatorProcess, job: str, trials: int, *, com
     return leader, figures
 
 
+def restart(load: Load, operator: OperatorProcess, trials: int, *, command: str) -> tuple[OperatorProcess, list[Figure]]:
+    """Kill the only replica, and start it again as the kubelet would: the container has another identity, and waits for the Lease."""
+    operator.kill()
+    killed = time.time()
+    again = OperatorProcess(load.plane, name=f"{operator.name}-again", settings=operator.settings)
+    again.start()
+    again.ready(seconds=120)
+    seconds = first_decision(again, killed) - killed
+    sample = again.sample()
+    return again, [
+        figure(f"{trials} trials: first decision after SIGKILL", seconds, "s", command=command, note="one replica; target <= 30"),
+        figure(
+            f"{trials} trials: GETs of Pods after a restart",
+            sample.sum("seatrial_api_requests_total", verb="GET", resource="pods"),
+            "requests",
+            command=command,
+            note="pages of one LIST; a create that was under way may be asked for",
+        ),
+        figure(
+            f"{trials} trials: store reads after a restart",
+            sample.sum("seatrial_store_requests_total"),
+            "calls",
+            command=command,
+            note="plan, row shards, one listing of results, and results of Pods that vanished meanwhile; target: none per trial",
+        ),
+    ]
+
+
+def first_decision(operator: OperatorProcess, since: float) -> float:
+    """When the operator first created a Pod or committed a row after ``since``, in Unix time."""
+    words = ("pod created", "trial scored", "trial errored", "trial retried")
+
+    def decisions() -> list[float]:
+        return [line["at"] for line in operator.lines(since) if line["message"] in words]
+
+    wait_for("a first decision", lambda: bool(decisions()), seconds=120)
+    return decisions()[0]
+
+
 def _terminate(operator: OperatorProcess) -> None:
     operator.signal(signal.SIGTERM)
 
@@ -69,10 +108,12 @@ def _first_pass(operator: OperatorProcess) -> Sample:
 
 
 def _wait_for_final(load: Load, job: str, count: int) -> None:
-    wait_for(f"{count} final trials", _reached(load, job, count), seconds=1200, every=0.5)
+    wait_for(f"{count} final trials", final(load, job, count), seconds=1200, every=0.5)
 
 
-def _reached(load: Load, job: str, count: int) -> Callable[[], bool]:
+def final(load: Load, job: str, count: int) -> Callable[[], bool]:
+    """Asks whether so many trials of a job are final."""
+
     def reached() -> bool:
         counts = (load.job(job).get("status") or {}).get("trials") or {}
         return bool(counts.get("scored", 0) + counts.get("errored", 0) >= count)

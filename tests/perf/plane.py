@@ -7,6 +7,7 @@ keeps its data in one folder, and dies with the process that made it.
 from __future__ import annotations
 
 import base64
+import http.client
 import json
 import os
 import secrets
@@ -52,6 +53,7 @@ class Plane:
     ports: dict[str, int] = field(default_factory=dict)
     access_key: str = field(default_factory=lambda: secrets.token_hex(10).upper())
     secret_key: str = field(default_factory=lambda: secrets.token_urlsafe(30))
+    _connection: http.client.HTTPSConnection | None = None
 
     def __enter__(self) -> Self:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -236,27 +238,34 @@ class Plane:
         return self.folder / "admin.kubeconfig"
 
     def api(self, method: str, path: str, body: Mapping[str, Any] | None = None, *, parse: bool = True, kind: str = "json") -> Any:
-        """One request as admin; the decoded answer.
+        """One request as admin, over a connection that is kept; the decoded answer.
 
         Raises:
-            urllib.error.URLError: no answer, or one that is not 2xx.
+            OSError: no answer, or one that is not 2xx.
         """
         data = json.dumps(body).encode() if body is not None else None
-        headers = {"Content-Type": f"application/{kind}"}
-        request = urllib.request.Request(self.server + path, method=method, data=data, headers=headers)
-        with self._opener().open(request, timeout=60) as answer:
+        connection = self._connection = self._connection or self._connect()
+        try:
+            connection.request(method, path, body=data, headers={"Content-Type": f"application/{kind}"})
+            answer = connection.getresponse()
             content = answer.read()
+        except (OSError, http.client.HTTPException) as error:
+            connection.close()
+            self._connection = None
+            raise ConnectionError(f"{method} {path}: {error!r}") from error
+        if not 200 <= answer.status < 300:
+            raise OSError(f"{method} {path}: {answer.status} {content[:500].decode(errors='replace')}")
         return json.loads(content) if parse else content
 
     def kubectl(self, *words: str, given: str | None = None) -> str:
         argv = [str(self._binary("kube")), "kubectl", f"--kubeconfig={self.kubeconfig}", *words]
         return subprocess.run(argv, input=given, capture_output=True, text=True, check=True, timeout=600).stdout
 
-    def _opener(self) -> urllib.request.OpenerDirector:
+    def _connect(self) -> http.client.HTTPSConnection:
         pki = self.folder / "pki"
         context = ssl.create_default_context(cafile=str(pki / "ca.crt"))
         context.load_cert_chain(pki / "admin.crt", pki / "admin.key")
-        return urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context))
+        return http.client.HTTPSConnection("127.0.0.1", self.ports["apiserver"], timeout=60, context=context)
 
     def _kubeconfig(self, user: str) -> dict[str, Any]:
         pki = self.folder / "pki"
