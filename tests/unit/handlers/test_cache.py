@@ -32,6 +32,14 @@ def test_events_store_and_wake_and_a_deletion_wakes_too() -> None:
     assert subject.woken == [JOB] * 3
 
 
+def test_who_wrote_which_field_is_not_kept() -> None:
+    subject = Subject()
+    given = body()
+    given["metadata"]["managedFields"] = [{"manager": "kubectl"}]
+    subject.cache.observe("ADDED", "EvalJob", given)
+    assert (subject.cache.get(JOB), "managedFields" in given["metadata"]) == (body(), True)
+
+
 def test_the_end_of_an_old_object_does_not_remove_its_successor() -> None:
     subject = Subject()
     subject.list(body(uid="new"))

@@ -95,7 +95,7 @@ class Planner:
         except NotFound:
             pass
         plan = await self._rescored(job) if job.spec.rescore is not None else await self._planned(job)
-        data = encode_plan(plan)
+        data = await asyncio.to_thread(encode_plan, plan)
         try:
             await self._store.put_new(key, data)
         except AlreadyExists:
@@ -107,7 +107,8 @@ class Planner:
         meta, spec = job.metadata, job.spec
         resolved = await self._members(job)
         tasks = await self._tasks(resolved.members)
-        plan = build_plan(
+        plan = await asyncio.to_thread(
+            build_plan,
             Submission(namespace=meta.namespace, job=meta.name, uid=meta.uid, created_at=meta.creation_timestamp),
             job.spec,
             members=tasks,
