@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from seatrial.core.bundle import build_tables
 from seatrial.core.frozen import PlanRefused, Submission, decode_plan, encode_plan
 from seatrial.core.reuse import Tasks, saved_plan
-from seatrial.core.rows import Origin, TrialError, to_json
+from seatrial.core.rows import Origin, Row, TrialError, to_json
 from seatrial.core.saved import SavedTrial, SavedTrialsRefused, attempts, parse_saved, recorded_key, saved_row
 from tests.builders import make_job, make_row, make_task
 
@@ -123,6 +124,32 @@ def test_evidence_is_where_the_file_lies_whatever_a_line_says() -> None:
     assert (here.origin, here.stored, here.result_sha256, here.logs_sha256) == (None, False, None, None)
 
 
+def test_everything_that_a_job_keeps_of_a_trial_is_read_again() -> None:
+    row = Row(
+        trial="a__1",
+        retry=2,
+        outcome="scored",
+        ended_at="2026-03-04T11:00:00Z",
+        rewards={"reward": 0.5, "style": 1.0},
+        error=TrialError("AgentTimeoutError", "AgentTimeoutError", "agent", "timed out"),
+        pod="job-a-1-2",
+        started_at="2026-03-04T10:00:00Z",
+        stored=True,
+        result_sha256="a" * 64,
+        logs_sha256="b" * 64,
+        seconds={"agent_execution": 2.5},
+        tampered=True,
+        leftover_processes=3,
+        changed_tools=2,
+        usage={"n_input_tokens": 10.0},
+    )
+    (trial,) = parse(line(**to_json(row), metadata=metadata(reward=0.5, style=1.0)))
+    assert saved_row(trial, "filesets/evals/s/") == replace(row, pod="", origin=Origin("filesets/evals/s/", "a__1", 2))
+    # A new field of a row has to be read here, too.
+    unset = {item.name for item in fields(Row) if getattr(row, item.name) in (item.default, {})}
+    assert unset == {"budget", "origin"}, "a final row has no budget, and where evidence is does not come from the line"
+
+
 def test_attempts_are_those_that_were_said_else_the_next_free_ones() -> None:
     said = [3, None, 3, True, 0, 1, None]
     trials = [
@@ -138,11 +165,13 @@ json_values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
     max_leaves=8,
 )
-fields = st.sampled_from(["id", "task_id", "status", "evidence", "error", "metadata", "measurements", *ROW, "seconds", "attempt", "agent"])
+FIELDS = ("id", "task_id", "status", "evidence", "error", "metadata", "measurements", *ROW, "seconds", "usage", "attempt", "agent")
+    ["id", "task_id", "status", "evidence", "error", "metadata", "measurements", *ROW, "seconds", "usage", "attempt", "agent"]
+)
 JOB = make_job().tasks(make_task("bench/a"))
 
 
-@given(st.dictionaries(fields, json_values, max_size=8))
+@given(st.dictionaries(st.sampled_from(FIELDS), json_values, max_size=8))
 def test_whatever_a_line_holds_it_is_refused_or_becomes_a_whole_bundle(body: dict[str, Any]) -> None:
     try:
         trials = parse_saved(json.dumps({**line(**ROW, metadata=metadata(reward=1.0)), **body}).encode())

@@ -32,7 +32,8 @@ _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,252}")
 _FIELDS: Final = frozenset({"id", "task_id", "status", "output", "evidence", "error", "measurements", "metadata"})
 _ROW_FIELDS: Final = frozenset(
     {"task", "agent", "attempt", "trial", "retry", "outcome", "endedAt", "rewards", "budget", "pod", "startedAt", "stored"}
-    | {"resultSha256", "logsSha256", "seconds", "tampered", "leftoverProcesses", "origin", "result", "retries"}
+    | {"resultSha256", "logsSha256", "seconds", "tampered", "leftoverProcesses", "changedTools", "usage", "measures", "origin"}
+    | {"result", "retries"}
 )
 
 
@@ -223,10 +224,21 @@ def _own_row(trial: SavedTrial) -> Row:
         stored=body.get("stored") is True,
         result_sha256=_hex(body.get("resultSha256")),
         logs_sha256=_hex(body.get("logsSha256")),
-        seconds={name[:100]: value for name, value in parse_rewards(_mapping(body.get("seconds"))).values.items() if value >= 0},
+        seconds=_amounts(body.get("seconds")),
         tampered=body.get("tampered") is True,
-        leftover_processes=left if isinstance(left := body.get("leftoverProcesses"), int) and 0 <= left < 10**6 else 0,
+        leftover_processes=_count(body.get("leftoverProcesses")),
+        changed_tools=_count(body.get("changedTools")),
+        usage=_amounts(body.get("usage")),
     )
+
+
+def _amounts(value: object) -> dict[str, float]:
+    """Named numbers of something that there can only be more of."""
+    return {name[:100]: number for name, number in parse_rewards(_mapping(value)).values.items() if number >= 0}
+
+
+def _count(value: object) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 10**9 else 0
 
 
 def _mapping(value: object) -> Mapping[Any, Any]:
