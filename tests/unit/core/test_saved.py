@@ -166,8 +166,6 @@ json_values = st.recursive(
     max_leaves=8,
 )
 FIELDS = ("id", "task_id", "status", "evidence", "error", "metadata", "measurements", *ROW, "seconds", "usage", "attempt", "agent")
-    ["id", "task_id", "status", "evidence", "error", "metadata", "measurements", *ROW, "seconds", "usage", "attempt", "agent"]
-)
 JOB = make_job().tasks(make_task("bench/a"))
 
 
