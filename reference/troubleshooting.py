@@ -38,6 +38,7 @@ REMEDIES: Final[Mapping[str, str]] = {
     Reason.DUPLICATE_TASK_ID: "Rename one of the two tasks in its task.toml.",
     Reason.UNSUPPORTED_AGENT: "Use oracle, nop, or a command; see [agents](agents.md).",
     Reason.UNSUPPORTED_METRIC: "Remove the metric that the message names.",
+    Reason.INVALID_VIEW: "Correct the view in the Task's spec; of the rewards it may name the job's `rewardKey` alone.",
     Reason.TOO_MANY_TRIALS: "Split the job, or raise `operator.settings.MAX_TRIALS`.",
     Reason.URL_LIFETIME_TOO_SHORT: "Give the agent a time-out or a shorter `timeouts.pending`: presigned URLs live seven days at most.",
     Reason.PLAN_CORRUPT: "Somebody changed plan.json in the bucket. Make a new job; results so far are in its folder.",

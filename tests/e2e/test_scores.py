@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from .harness import Cluster, unique
+from .harness import REPOSITORY, Cluster, unique
 
 pytestmark = pytest.mark.cluster
 NAMESPACE = "scores"
@@ -138,7 +138,7 @@ BAD = {
 @pytest.mark.conforms("N-160", "N-165", "H-140")
 def test_the_metric_script_of_a_suite_is_published_and_run_unasked(scored: Cluster, tmp_path: Path) -> None:
     suite = tmp_path / "suite"
-    shutil.copytree("examples/suites/smoke/hello-world", suite / "hello-world")
+    shutil.copytree(REPOSITORY / "examples/suites/smoke/hello-pass", suite / "hello-pass")
     (suite / "metric.py").write_text(MEAN)
     scored.seatrial("publish", str(suite), "--taskset", "with-script", "--namespace", NAMESPACE)
     job = run(scored, "-d", "with-script", "-a", "oracle", "-k", "2")

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from seatrial.api.names import PLURALS
-from seatrial.contract import ErrorInfo, Verdict, sign_result, write_verdict
+from seatrial.contract import ErrorInfo, Measures, Verdict, sign_result, write_verdict
 from seatrial.core.naming import job_prefix, result_key, script_result_key
 from seatrial.effects.clock import Clock
 from seatrial.effects.kube import Kube
@@ -72,6 +72,8 @@ class World:
         """Trial and retry of each Pod that was started."""
         self.fate: Callable[[Raw], str] = lambda pod: "scored"
         """What becomes of a Pod: scored, errored, silent (runs until told otherwise), or a waiting reason of its stage."""
+        self.measures: Callable[[Raw], Measures] = lambda pod: {}
+        """What the task's own metrics find in a Pod that scores."""
         self.scripts: list[str] = []
         """Names of the Pods that run a metric.py, in the order of their creation."""
         self.script_says: Callable[[Raw], Mapping[str, Any] | None] = lambda pod: {"values": {}, "error": None}
@@ -82,8 +84,8 @@ class World:
 
     # --- users
 
-    def publish(self, name: str, *, toml: str = "", image: str | None = "registry/task:1", namespace: str = "evals") -> None:
-        """A Task with a real archive."""
+    def publish(self, name: str, *, toml: str = "", image: str | None = "registry/task:1", namespace: str = "evals", **spec: Any) -> None:
+        """A Task with a real archive; further fields of its spec."""
         with tempfile.TemporaryDirectory() as folder:
             root = Path(folder) / name
             for sub, file, text in (
@@ -102,7 +104,7 @@ class World:
             packed = pack_task(root, target)
             ref = f"{namespace}/suite#{name}/{packed.sha256}/task_archive"
             self.store.objects[f"filesets/{ref.replace('#', '/')}"] = target.read_bytes()
-        self.api.put(GROUP, "tasks", _object("Task", name, {"source": {"ref": ref, "sha256": packed.sha256}}, namespace))
+        self.api.put(GROUP, "tasks", _object("Task", name, {"source": {"ref": ref, "sha256": packed.sha256}, **spec}, namespace))
 
     def taskset(self, name: str, *tasks: str, **spec: Any) -> None:
         self.api.put(GROUP, "tasksets", _object("Taskset", name, {"tasks": list(tasks), **spec}))
@@ -146,7 +148,15 @@ class World:
 
     # --- the kubelet
 
-    def finish(self, name: str, *, rewards: Mapping[str, float] | None = None, error: ErrorInfo | None = None, store: bool = True) -> None:
+    def finish(
+        self,
+        name: str,
+        *,
+        rewards: Mapping[str, float] | None = None,
+        error: ErrorInfo | None = None,
+        store: bool = True,
+        measures: Measures | None = None,
+    ) -> None:
         """A trial ends: the result goes to the store, the verdict into the status."""
         pod = self.api.get("pods", name)
         labels = pod["metadata"]["labels"]
@@ -164,6 +174,7 @@ class World:
             seconds={"agent_execution": 0.5, "total": 1.0},
             tampered=False,
             leftover_processes=0,
+            measures=measures or {},
         )
         self.set_ended(name, write_verdict(verdict).decode())
 
@@ -245,7 +256,7 @@ class World:
 
         match fate:
             case "scored":
-                self.finish(name, rewards={"reward": 1.0})
+                self.finish(name, rewards={"reward": 1.0}, measures=self.measures(pod))
             case "errored":
                 self.finish(name, error=ErrorInfo(type="RewardFileNotFoundError", cause="verifier", message="no reward"))
             case "silent":

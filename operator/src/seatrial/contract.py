@@ -141,6 +141,9 @@ USAGE: Final = ("n_input_tokens", "n_cache_tokens", "n_output_tokens", "cost_usd
 MAX_COUNT: Final = 10**6
 REWARD_KEY_CHARS: Final = 255
 REWARD_KEYS: Final = 1000
+MEASURES: Final = 64
+"""Metrics of a task, and outputs of one."""
+MEASURE_CHARS: Final = 200
 
 
 class StageExit(enum.IntEnum):
@@ -266,6 +269,25 @@ class StepInput(TypedDict):
     min_reward: float | dict[str, float] | None
 
 
+class MetricInput(TypedDict):
+    type: str
+    config: dict[str, Any]
+
+
+class ScoringInput(TypedDict):
+    """Metrics beside the verifier's rewards, and what they know of the task."""
+
+    metrics: list[MetricInput]
+    metadata: dict[str, Any]
+    """Of the Task."""
+    reward_key: str
+    """The primary reward."""
+
+
+Measures = Mapping[str, Mapping[str, float | bool | str] | str]
+"""By metric: its outputs by name, or why it failed. A number that is not finite is its text, because JSON has none."""
+
+
 class TrialInput(TypedDict):
     schema: Literal[1]
     job: JobRef
@@ -295,6 +317,8 @@ class TrialInput(TypedDict):
     """Separate mode: this Pod grades what the agent left in the Pod of that retry."""
     steps: NotRequired[list[StepInput]]
     """In order; absent or empty for a single-step task."""
+    scoring: NotRequired[ScoringInput]
+    """Of a task with metrics of its own; for the verifier alone."""
     reward_strategy: NotRequired[Literal["mean", "final"]]
     """How the rewards of the steps become the trial's."""
 
@@ -479,13 +503,18 @@ class Verdict(NamedTuple):
     """Verification was disabled: neither rewards nor an error are missing."""
     is_handed_over: bool = False
     """The agent's part is done and stored; a Pod of its own verifies it."""
+    measures: Mapping[str, Mapping[str, float | bool | str] | str] = {}
+    """What the task's own metrics found. Empty where they move to ``result.json`` with the rewards."""
     usage: Mapping[str, float] = {}
     """What the agent says that it spent in this Pod, by the names of ``USAGE``; only what is known."""
 
 
 def write_verdict(verdict: Verdict) -> bytes:
-    """``verdict`` as JSON of at most ``VERDICT_BYTES``: the error text is cut first, then rewards move to ``result.json``."""
-    for chars, keep_rewards in ((ERROR_MESSAGE_CHARS, True), (80, True), (0, True), (80, False), (0, False)):
+    """``verdict`` as JSON of at most ``VERDICT_BYTES``: the error text is cut first, then rewards move to ``result.json``. Where that is
+    not stored, what metrics found is given up before the rewards are."""
+    whole = [(ERROR_MESSAGE_CHARS, True, True), (80, True, True), (0, True, True)]
+    bare = [] if verdict.stored or not verdict.measures else [(80, True, False), (0, True, False)]
+    for chars, keep_rewards, keep_measures in (*whole, *bare, (80, False, False), (0, False, False)):
         body: dict[str, Any] = {"v": 1, "trial": verdict.trial, "retry": verdict.retry}
         if verdict.rewards is not None and keep_rewards:
             body["rewards"] = verdict.rewards
@@ -508,6 +537,8 @@ def write_verdict(verdict: Verdict) -> bytes:
         if verdict.usage and keep_rewards:
             # With rewards elsewhere, all is read there.
             body["usage"] = dict(verdict.usage)
+        if verdict.measures and keep_measures:
+            body["measures"] = dict(verdict.measures)
         data = _canonical(body)
         if len(data) <= VERDICT_BYTES:
             return data
@@ -554,6 +585,7 @@ def read_verdict(text: str) -> Verdict:
         is_disabled=body.get("disabled") is True,
         is_handed_over=body.get("handedOver") is True,
         usage=sum_usage([body.get("usage")]),
+        measures=read_measures(body.get("measures", {})),
     )
 
 
@@ -581,6 +613,28 @@ def read_rewards(value: object) -> dict[str, float]:
         if len(key) > REWARD_KEY_CHARS or not _is_number(number):
             raise ContractBroken(f"reward {key[:40]!r} is not a finite number")
     return dict(value)
+
+
+def read_measures(value: object) -> Measures:
+    """What metrics found, as a Pod reported it; texts are cut.
+
+    Raises:
+        ContractBroken: any other shape.
+    """
+    if not isinstance(value, dict) or len(value) > MEASURES:
+        raise ContractBroken("measures are not a mapping, or too many")
+    found: dict[str, Mapping[str, float | bool | str] | str] = {}
+    for metric, outputs in value.items():
+        if isinstance(outputs, str):
+            found[metric] = outputs[:MEASURE_CHARS]
+            continue
+        if not isinstance(outputs, dict) or len(outputs) > MEASURES:
+            raise ContractBroken(f"outputs of {metric[:40]!r} are not a mapping, or too many")
+        for name, item in outputs.items():
+            if not isinstance(item, str | bool) and not _is_number(item):
+                raise ContractBroken(f"output {name[:40]!r} of {metric[:40]!r} is no number, boolean or text")
+        found[metric] = {name: item[:MEASURE_CHARS] if isinstance(item, str) else item for name, item in outputs.items()}
+    return found
 
 
 def read_error(value: object) -> ErrorInfo | None:

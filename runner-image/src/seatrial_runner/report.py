@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from seatrial.contract import AgentEnd, ErrorInfo, Span, TrialInput
+from seatrial.contract import AgentEnd, ErrorInfo, Measures, Span, TrialInput
 from seatrial_runner.channel import ChannelError
 from seatrial_runner.clock import Timer, utc_now
 from seatrial_runner.connect import channel_fault
@@ -29,6 +29,10 @@ class Report:
         """The test script was to be run."""
         self.is_handed_over = False
         """The agent is done and a separate verifier comes next."""
+        self.measures: Measures = {}
+        """What the task's own metrics found."""
+        self.document: Mapping[str, Any] | None = None
+        """The agent's trajectory, where it is valid."""
         self.trajectory: str | None = None
         """``valid``, or what is wrong with the agent's trajectory; None without one."""
         self.tampered = False

@@ -82,6 +82,7 @@ def build_result(trial: TrialInput, report: Report, steps: Sequence[Report], evi
             "changed_names": list(next((item.changed_names for item in reports if item.changed_names), ())),
             "reward_components": rewards.components if rewards is not None else None,
             "rejected_reward_keys": list(rewards.rejected_keys) if rewards is not None else [],
+            "measures": report.measures,
             "trajectory": next((item.trajectory for item in reports if item.trajectory is not None), None),
             "truncated": list(evidence.truncated),
             "logs_sha256": evidence.logs_sha256,

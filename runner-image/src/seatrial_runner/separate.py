@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any, BinaryIO, Final
 
 from seatrial import contract
-from seatrial.contract import AGENT_LOGS_FILE, AGENT_RESULT_FILE, ContractBroken, read_error, verify_result
+from seatrial.contract import AGENT_LOGS_FILE, AGENT_RESULT_FILE, ContractBroken, read_error, read_measures, verify_result
 from seatrial_runner.channel import Channel, ChannelError, ConnectTimeout, EnvdError
 from seatrial_runner.clock import Deadline
 from seatrial_runner.connect import Connection, channel_fault
@@ -81,6 +81,7 @@ def _take_over(session: Session, report: Report) -> None:
     report.timer.started_at = result["started_at"]
     report.spans |= {name: result[name] for name in _SPANS if result.get(name)}
     report.agent_result = result["agent_result"]
+    report.measures = read_measures(extra.get("measures") or {})
     report.leftover_processes = 0
     if error is not None:
         report.fail(error)

@@ -151,6 +151,8 @@ def _lay_out(paths: Paths, trial: TrialInput, root: Path) -> None:
     is_excluded = _exclusions(root)
     if not trial.get("steps"):
         _write(agent / contract.INSTRUCTION_FILE, _instruction(root), mode=0o644)
+        if "scoring" in trial:
+            _write(verifier / contract.INSTRUCTION_FILE, _instruction(root), mode=0o600)
     if trial["environment"]["loose_files"] and (root / "environment").is_dir():
         pack(root / "environment", agent / contract.LOOSE_FILES_TAR, is_excluded=lambda path: False, mode=0o644)
     _lay_out_scripts(trial, root, agent, verifier, is_excluded)
@@ -203,7 +205,8 @@ def agent_projection(trial: TrialInput) -> dict[str, Any]:
     solution_env = trial["solution_env"] if oracle else {}
     names = {variable.name for variable in required_variables(solution_env)}
     return {
-        **trial,
+        # What metrics compare with is an answer.
+        **{name: value for name, value in trial.items() if name != "scoring"},
         "verifier": {**trial["verifier"], "env": {}, "collect": []},
         "steps": [{**step, "verifier_env": {}, "collect": [], "artifacts": []} for step in trial.get("steps", [])],
         "solution_env": solution_env,

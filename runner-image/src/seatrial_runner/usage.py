@@ -27,6 +27,8 @@ class Usage(NamedTuple):
     """Of Harbor's ``agent_result``; those that are known."""
     trajectory: str | None
     """``valid``, or what is wrong with the trajectory; None without one."""
+    document: dict[str, Any] | None = None
+    """The trajectory, where it is valid."""
 
 
 def read_usage(channel: Channel, logs_agent: str) -> Usage:
@@ -55,7 +57,7 @@ def read_usage(channel: Channel, logs_agent: str) -> Usage:
             figures["model_usage"] = {name: {key: item.get(key) for key in _NUMBERS} for name, item in own.items()}
         if isinstance(stated.get("metadata"), dict) and _is_shallow(stated["metadata"], _DEPTH):
             figures["metadata"] = stated["metadata"]
-    return Usage(figures, state)
+    return Usage(figures, state, body if state == "valid" else None)
 
 
 def _is_shallow(value: Any, left: int) -> bool:

@@ -109,6 +109,7 @@ def _run(paths: Paths, environ: Mapping[str, str], trial: TrialInput, stop: Stop
             keeper = _run_steps(session, report, steps, logs)
         else:
             keeper = _run_single(session, report, logs)
+        _measure(session, report, steps)
         _redact_messages(session, [report, *steps])
         _say(paths, _verdict(trial, report, steps, Stored()))
         stored = _store(session, report, steps, keeper, logs)
@@ -185,6 +186,16 @@ def _keep_and_grade(session: Session, report: Report, keeper: Keeper, grading: G
     keeper.after_tests(grading)
 
 
+def _measure(session: Session, report: Report, steps: Sequence[Report]) -> None:
+    """The task's own metrics, over the last trajectory; a separate verifier keeps what was found where the agent ran."""
+    if "scoring" not in session.trial or report.measures:
+        return
+    from seatrial_runner.measure import measure
+
+    document = next((item.document for item in (*reversed(steps), report) if item.document is not None), None)
+    report.measures = measure(session.trial, report, session.paths, trajectory=document)
+
+
 def _take_usage(session: Session, channel: Channel, report: Report) -> None:
     """Tokens and cost; the solution of a task and an agent that does nothing have none."""
     if report.agent_result is None or session.trial["agent"]["kind"] in ("oracle", "nop"):
@@ -193,7 +204,7 @@ def _take_usage(session: Session, channel: Channel, report: Report) -> None:
 
     found = read_usage(channel, session.paths.logs_agent)
     report.agent_result = {**report.agent_result, **found.figures}
-    report.trajectory = found.trajectory
+    report.trajectory, report.document = found.trajectory, found.document
 
 
 # --- the agent's end -----------------------------------------------------------------------------------------------------------------
@@ -395,6 +406,8 @@ def _verdict(trial: TrialInput, report: Report, steps: Sequence[Report], stored:
         changed_tools=max(item.changed_tools for item in (report, *steps)),
         is_disabled=trial["verifier"]["disable"],
         is_handed_over=report.is_handed_over,
+        # The separate verifier's own verdict brings them.
+        measures={} if report.is_handed_over else report.measures,
         # A separate verifier's Pod takes the agent's result over; what the agent spent was told by the agent's own Pod.
         usage=sum_usage(item.agent_result for item in (report, *steps)) if trial.get("verifies") is None else {},
     )

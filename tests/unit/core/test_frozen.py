@@ -85,7 +85,6 @@ def test_too_many_trials_are_refused_before_anything_is_made() -> None:
             {"environment": {"network_mode": "allowlist", "allowed_hosts": ["pypi.org"]}}, {}, "allowlist", id="allowlist with hosts"
         ),
         pytest.param({"agent": {"network_mode": "no-network"}}, {}, "changes network_mode", id="phase network"),
-        pytest.param({}, {"extra_scoring": True}, "metrics and views", id="task metrics"),
         pytest.param({"artifacts": [{"source": "/x", "service": "db"}]}, {}, "compose", id="sidecar artifact"),
         pytest.param({"agent": {"timeout_sec": math.inf}}, {}, "[agent].timeout_sec is inf", id="endless"),
         pytest.param({"verifier": {"timeout_sec": math.nan}}, {}, "[verifier].timeout_sec is nan", id="no number"),

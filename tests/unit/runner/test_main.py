@@ -33,7 +33,7 @@ SLOW = {
 
 def test_a_wrong_call_says_how(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(["nonsense"]) == 2
-    assert capsys.readouterr().err == "usage: seatrial-runner stage|agent|verifier|context\n"
+    assert capsys.readouterr().err == "usage: seatrial-runner stage|agent|verifier|context|fetch|script|score\n"
 
 
 def modules_after(imports: str) -> set[str]:

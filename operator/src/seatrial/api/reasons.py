@@ -109,6 +109,8 @@ class Reason(StrEnum):
     """The agent cannot be driven by this version."""
     UNSUPPORTED_METRIC = "UnsupportedMetric"
     """The metric cannot be computed by this version."""
+    INVALID_VIEW = "InvalidView"
+    """A view of a task names what no metric of the task declares."""
     UNKNOWN_SCORE = "UnknownScore"
     """A threshold names a score that no trial of the job can lead to."""
     TOO_MANY_TRIALS = "TooManyTrials"

@@ -20,9 +20,10 @@ from seatrial.api.evaljob import EvalJobSpec
 from seatrial.api.reasons import Reason
 from seatrial.core import naming, rows
 from seatrial.core.frozen import FrozenPlan, config_to_json
+from seatrial.core.measures import findings_of
 from seatrial.core.observe import parse_time
 from seatrial.core.rows import Row
-from seatrial.core.scores import Summary
+from seatrial.core.scores import Summary, as_trials
 from seatrial.core.scripts import ScriptOutcome
 from seatrial.core.scripts import to_lines as script_lines
 from seatrial.core.status import job_summary, judge_thresholds
@@ -68,7 +69,10 @@ def build_tables(
     run = run or run_of(plan)
     names = {trial.name: trial.key.task for trial in plan.trials}
     ended = [(trial, by_trial[trial.name]) for trial in plan.trials if trial.name in by_trial]
-    summary = job_summary([history[-1] for _, history in ended], spec, names, findings, scoring=plan.scoring(scripts))
+    final, scoring = [history[-1] for _, history in ended], plan.scoring(scripts)
+    if findings is NOTHING:
+        findings = findings_of(scoring.tasks, final, as_trials(final, names))
+    summary = job_summary(final, spec, names, findings, scoring=scoring)
     further: dict[str, list[MetricScore]] = {}
     for score in findings.scores:
         further.setdefault(score.trial, []).append(score)

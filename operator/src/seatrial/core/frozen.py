@@ -7,7 +7,7 @@ carries its key and sha256; the first plan that reaches the store is the job's p
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final, Literal, NamedTuple
@@ -16,11 +16,15 @@ from seatrial.api.evaljob import MAX_TRIALS, AgentSpec, EvalJobSpec
 from seatrial.api.reasons import Reason
 from seatrial.core.expand import Trial, expand, select
 from seatrial.core.gates import unknown_score
+from seatrial.core.measures import TaskScoring, check_scoring, scoring_from_json, scoring_to_json
 from seatrial.core.naming import TrialKey
 from seatrial.core.rows import Row, from_json, to_json
 from seatrial.core.scores import MetricRule, Scoring, metric_rules
 from seatrial.core.scripts import Script, ScriptOutcome
 from seatrial.errors import SeatrialError
+from seatrial.scoring.builtin import MetricRefused
+from seatrial.scoring.rewards import DEFAULT_REWARD
+from seatrial.scoring.views import InvalidView
 from seatrial.taskpkg.model import NetworkMode, NetworkPolicy, TaskConfig, TaskOS, VerifierMode
 
 SCHEMA: Final = 1
@@ -77,8 +81,8 @@ class PlannedTask:
     """Key of that image, which the cluster builds before the first trial; only without an image."""
     pins: Mapping[str, str] = field(default_factory=dict)
     """Image as task.toml names it -> where it is read, by digest; what the registry did not answer for is absent."""
-    extra_scoring: bool = False
-    """The Task names metrics or views beside the verifier's rewards."""
+    scoring: TaskScoring | None = None
+    """Metrics and views that the Task names beside the verifier's rewards."""
     labels: Mapping[str, str] = field(default_factory=dict)
     """Free words by which scores are broken down: ``category`` and ``difficulty`` of task.toml's metadata."""
     refusal: Refusal | None = None
@@ -132,7 +136,9 @@ class FrozenPlan:
 
     def scoring(self, scripts: Sequence[ScriptOutcome] = ()) -> Scoring:
         """What the plan adds to the rules of the spec; ``scripts`` are the outcomes so far."""
-        return Scoring(metrics=self.metrics, scripts=tuple(scripts))
+        return Scoring(
+            metrics=self.metrics, scripts=tuple(scripts), tasks={task.id: task.scoring for task in self.tasks if task.scoring is not None}
+        )
 
 
 class Submission(NamedTuple):
@@ -167,7 +173,6 @@ def build_plan(
     Raises:
         PlanRefused: with the reason and the next step.
     """
-    refuse_unsupported(spec, scripts, metrics)
     if not members:
         raise PlanRefused(Reason.EMPTY_TASKSET, f"{taskset or 'the job'} has no task: add at least one")
     chosen = select([task.id for task in members], include=spec.select.include, exclude=spec.select.exclude, limit=spec.select.limit)
@@ -178,6 +183,8 @@ def build_plan(
     for task in tasks:
         if (other := seen.setdefault(task.id.casefold(), task.ref)) != task.ref:
             raise PlanRefused(Reason.DUPLICATE_TASK_ID, f"{other} and {task.ref} have the same id {task.id!r}: leave one out")
+    check_task_scoring(tasks, spec)
+    refuse_unsupported(spec, scripts, metrics, measured=measured_names(tasks))
     if (count := len(tasks) * spec.attempts) > max_trials:
         raise PlanRefused(Reason.TOO_MANY_TRIALS, f"{count} trials are more than {max_trials}: split the job or lower attempts")
     return FrozenPlan(
@@ -192,6 +199,33 @@ def build_plan(
         scripts=tuple(scripts),
         metrics=tuple(metrics),
     )
+
+
+def measured_names(tasks: Iterable[PlannedTask]) -> tuple[str, ...]:
+    """``metric.output`` of all tasks' metrics and ``view.name`` of their views."""
+    names: dict[str, None] = {}
+    for task in tasks:
+        if task.scoring is not None:
+            names |= {f"{metric}.{spec.name}": None for metric, specs in task.scoring.outputs().items() for spec in specs}
+            names |= {f"view.{name}": None for name in task.scoring.views}
+    return tuple(names)
+
+
+def check_task_scoring(tasks: Sequence[PlannedTask], spec: EvalJobSpec) -> None:
+    """Metrics and views of all tasks can be computed under the job's reward key.
+
+    Raises:
+        PlanRefused: UnsupportedMetric or InvalidView, with the task.
+    """
+    for task in tasks:
+        if task.scoring is None:
+            continue
+        try:
+            check_scoring(task.scoring, primary=spec.reward_key or DEFAULT_REWARD)
+        except MetricRefused as error:
+            raise PlanRefused(Reason.UNSUPPORTED_METRIC, f"task {task.id}: {error}") from error
+        except InvalidView as error:
+            raise PlanRefused(Reason.INVALID_VIEW, f"task {task.id}: {error}") from error
 
 
 def frozen_spec(spec: EvalJobSpec) -> dict[str, Any]:
@@ -231,7 +265,9 @@ def agent_name(agent: AgentSpec) -> str:
     return agent.name or agent.import_path or ("command" if agent.command is not None else agent.image or "")
 
 
-def refuse_unsupported(spec: EvalJobSpec, scripts: Sequence[Script] = (), metrics: Sequence[MetricRule] = ()) -> None:
+def refuse_unsupported(
+    spec: EvalJobSpec, scripts: Sequence[Script] = (), metrics: Sequence[MetricRule] = (), *, measured: Collection[str] = ()
+) -> None:
     """What this version does not do yet is refused by name, never ignored.
 
     Raises:
@@ -240,7 +276,9 @@ def refuse_unsupported(spec: EvalJobSpec, scripts: Sequence[Script] = (), metric
     if spec.limits.max_cost_usd is not None:
         raise PlanRefused(Reason.UNSUPPORTED, "spec.limits.maxCostUsd is not supported by this version: remove it")
     for gate in spec.thresholds:
-        if (why := unknown_score(gate.score, spec, rules=metric_rules(spec, metrics), has_scripts=bool(scripts))) is not None:
+        if (
+            why := unknown_score(gate.score, spec, rules=metric_rules(spec, metrics), has_scripts=bool(scripts), measured=measured)
+        ) is not None:
             raise PlanRefused(Reason.UNKNOWN_SCORE, f"spec.thresholds: nothing can produce {why}")
     agent = spec.agent
     if agent.kind == "importPath":
@@ -284,8 +322,6 @@ def _unsupported(task: PlannedTask) -> str | None:
         return "its separate verifier has no image: publish it with --build, or let the operator build (builds.repository of the chart)"
     if environment.tpu is not None:
         return "[environment].tpu is not supported by this version"
-    if task.extra_scoring:
-        return "metrics and views of a Task are not supported by this version: remove them from its spec"
     if (reason := _impossible_number(config)) is not None:
         return reason
     if (reason := _network_unsupported(config)) is not None:
@@ -434,8 +470,8 @@ def _task_to_json(task: PlannedTask) -> dict[str, Any]:
         "checksum": task.checksum,
         "looseFiles": task.loose_files,
         "compose": task.compose,
-        "extraScoring": task.extra_scoring,
         **({"labels": dict(task.labels)} if task.labels else {}),
+        **({"scoring": scoring_to_json(task.scoring)} if task.scoring else {}),
         **({"image": task.image} if task.image else {}),
         **({"build": task.build} if task.build else {}),
         **({"bundledVerifier": True} if task.bundled_verifier else {}),
@@ -459,7 +495,7 @@ def _task_from_json(body: Mapping[str, Any]) -> PlannedTask:
         config=TaskConfig.model_validate(body["config"]),
         loose_files=body["looseFiles"],
         compose=body["compose"],
-        extra_scoring=body["extraScoring"],
+        scoring=scoring_from_json(body["scoring"]) if "scoring" in body else None,
         labels=body.get("labels", {}),
         image=body.get("image"),
         build=body.get("build"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from seatrial.api.evaljob import EvalJobSpec
@@ -13,15 +13,23 @@ _AGGREGATE: Final = re.compile(r"(?P<key>.+)\.(?P<kind>mean|sum|min|max)(?P<zero
 _PASS: Final = re.compile(r"(?P<key>.+)\.pass[@^](?P<k>[1-9]\d*)", re.DOTALL)
 
 
-def unknown_score(name: str, spec: EvalJobSpec, *, rules: Sequence[MetricRule], has_scripts: bool) -> str | None:
+def unknown_score(
+    name: str, spec: EvalJobSpec, *, rules: Sequence[MetricRule], has_scripts: bool, measured: Collection[str] = ()
+) -> str | None:
     """Why no trial of the job can lead to the score ``name``, with the next step; None where one may.
 
     Args:
         rules: the aggregates of the job, at least one.
+        measured: names under which the tasks' metrics and views are averaged, such as ``f1.f1`` and ``view.quality``.
         has_scripts: a metric.py runs, named by the job or published with its taskset.
 
     Reward keys are known only when verifiers have reported them, so any key is accepted.
     """
+    if name.startswith("view.") and name.removesuffix(".mean") not in measured:
+        known = ", ".join(f"{item}.mean" for item in measured if item.startswith("view."))
+        return f"{name}: no task has that view (known: {known or 'none'})"
+    if name.removesuffix(".mean") in measured and name.endswith(".mean"):
+        return None
     if name.startswith("script."):
         return None if has_scripts else f"{name}: the job has no metric of type script, and its taskset no metric.py"
     if (match := _PASS.fullmatch(name)) is not None:

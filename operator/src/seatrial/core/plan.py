@@ -215,6 +215,7 @@ def build_row(
         logs_sha256=verdict.logs_sha256 if verdict is not None else None,
         seconds=verdict.seconds if verdict is not None else {},
         tampered=verdict.tampered if verdict is not None else False,
+        measures=verdict.measures if verdict is not None else {},
         leftover_processes=verdict.leftover_processes if verdict is not None else 0,
         usage=verdict.usage if verdict is not None else {},
         changed_tools=verdict.changed_tools if verdict is not None else 0,

@@ -21,6 +21,7 @@ from seatrial.api.reasons import Reason
 from seatrial.core import rows
 from seatrial.core.expand import Trial
 from seatrial.core.frozen import FrozenPlan, PlannedTask, PlanRefused, Submission
+from seatrial.core.measures import scoring_to_json
 from seatrial.core.naming import TrialKey
 from seatrial.core.rows import Origin, Row
 from seatrial.core.saved import SavedTrial, attempts, check_tasks, recorded_key, saved_row
@@ -67,7 +68,9 @@ def cache_folder(namespace: str, identity_: str) -> str:
 def cache_name(plan: FrozenPlan, trial: Trial) -> str:
     """Name of a trial's entry in that folder."""
     task = plan.tasks[trial.task]
-    digest = hashlib.sha256(f"{task.id}\0{task.archive_sha256}".encode()).hexdigest()[:40]
+    # A trial is graded with the metrics that its task has; those of a task without any are not part of the name.
+    metrics = f"\0{_metrics(task)}" if task.scoring is not None and task.scoring.metrics else ""
+    digest = hashlib.sha256(f"{task.id}\0{task.archive_sha256}{metrics}".encode()).hexdigest()[:40]
     return f"{digest}-{trial.key.attempt}.json"
 
 
@@ -122,6 +125,10 @@ def adopt_job(plan: FrozenPlan, source: Source, *, rerun_errors: Sequence[str]) 
         if row is not None and not _runs_again(row, rerun_errors):
             adopted.append(_taken(row, source.folder, trial.name))
     return replace(plan, adopted=tuple(adopted))
+
+
+def _metrics(task: PlannedTask) -> str:
+    return json.dumps(scoring_to_json(task.scoring)["metrics"], sort_keys=True) if task.scoring is not None else ""
 
 
 def _task(plan: FrozenPlan, trial: Trial) -> tuple[str, str]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple
 
 from seatrial.api.reasons import Reason
-from seatrial.contract import Cause
+from seatrial.contract import Cause, Measures
 from seatrial.core.policy import Budget, Past
 
 Outcome = Literal["scored", "errored", "cancelled", "retried"]
@@ -66,6 +66,8 @@ class Row:
     """Programs of the environment that changed while the agent ran: the tests may have run one of them."""
     usage: Mapping[str, float] = field(default_factory=dict)
     """Tokens and cost of this Pod's agent, in Harbor's words; only what it told."""
+    measures: Measures = field(default_factory=dict)
+    """What the task's own metrics found in the Pod that graded the trial."""
     origin: Origin | None = None
     """Of a row that was taken from another job: no Pod ran for it here."""
 
@@ -103,6 +105,7 @@ def to_json(row: Row) -> dict[str, Any]:
         "leftoverProcesses": row.leftover_processes or None,
         "usage": dict(row.usage) or None,
         "changedTools": row.changed_tools or None,
+        "measures": {metric: found if isinstance(found, str) else dict(found) for metric, found in row.measures.items()} or None,
         "origin": row.origin._asdict() if row.origin is not None else None,
     }
     return body | {name: value for name, value in optional.items() if value is not None}
@@ -129,6 +132,7 @@ def from_json(body: Mapping[str, Any]) -> Row:
         leftover_processes=body.get("leftoverProcesses", 0),
         usage=body.get("usage", {}),
         changed_tools=body.get("changedTools", 0),
+        measures=body.get("measures", {}),
         origin=Origin(**body["origin"]) if body.get("origin") else None,
     )
 

@@ -13,6 +13,7 @@ from decimal import Decimal
 from typing import Final, Literal, NamedTuple
 
 from seatrial.api.evaljob import EvalJobSpec
+from seatrial.core.measures import TaskScoring
 from seatrial.core.rows import Row
 from seatrial.core.scripts import ScriptOutcome
 from seatrial.scoring.evaluate import NOTHING, Findings
@@ -44,6 +45,8 @@ class Scoring:
     metrics: tuple[MetricRule, ...] = ()
     """Of the taskset."""
     scripts: tuple[ScriptOutcome, ...] = ()
+    tasks: Mapping[str, TaskScoring] = field(default_factory=dict)
+    """Metrics and views of tasks that name any."""
 
 
 NO_SCORING: Final = Scoring()

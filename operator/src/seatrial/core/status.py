@@ -30,10 +30,11 @@ from seatrial.api.evaljob import (
 )
 from seatrial.api.meta import Condition, StatusText
 from seatrial.api.reasons import JOB_CONDITIONS, ConditionType, Reason
+from seatrial.core.measures import findings_of
 from seatrial.core.observe import format_time
 from seatrial.core.plan import Hold, Progress
 from seatrial.core.rows import Row
-from seatrial.core.scores import NO_SCORING, Scoring, Summary, column_text, decimal_text, metric_rules, summarise
+from seatrial.core.scores import NO_SCORING, Scoring, Summary, as_trials, column_text, decimal_text, metric_rules, summarise
 from seatrial.core.scripts import ScriptError, ScriptOutcome, merged_values
 from seatrial.scoring.evaluate import NOTHING, Findings
 
@@ -91,7 +92,10 @@ def job_summary(
     *,
     scoring: Scoring = NO_SCORING,
 ) -> Summary:
-    """Scores and coverage of final rows under the job's rules; ``tasks`` gives the task of each trial."""
+    """Scores and coverage of final rows under the job's rules; ``tasks`` gives the task of each trial. Without ``findings`` those of the
+    tasks' own metrics are taken from the rows."""
+    if findings is NOTHING:
+        findings = findings_of(scoring.tasks, rows, as_trials(rows, tasks))
     return summarise(
         rows,
         reward_key=spec.reward_key,

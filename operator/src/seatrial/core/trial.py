@@ -27,6 +27,7 @@ from seatrial.contract import (
     StageExit,
     Verdict,
     read_error,
+    read_measures,
     read_rewards,
     read_verdict,
     sum_usage,
@@ -269,6 +270,7 @@ def read_result(body: Mapping[str, Any], *, trial: str, retry: int, sha256: str)
         changed_tools=_count(extra, "changed_tools"),
         is_disabled=extra.get("verification_disabled") is True,
         is_handed_over=extra.get("handed_over") is True,
+        measures=read_measures(extra.get("measures") or {}),
         usage=_usage(body) if extra.get("verifies") is None else {},
     )
 

@@ -17,7 +17,9 @@ from seatrial.contract import (
     EnvironmentInput,
     HealthcheckInput,
     JobRef,
+    MetricInput,
     PolicyFlags,
+    ScoringInput,
     StepInput,
     TaskRef,
     TimeoutsInput,
@@ -28,6 +30,7 @@ from seatrial.contract import (
 from seatrial.core.expand import Trial
 from seatrial.core.frozen import FrozenPlan, PlannedTask, agent_name
 from seatrial.errors import SeatrialError
+from seatrial.scoring.rewards import DEFAULT_REWARD
 from seatrial.taskpkg.model import Artifact, EnvironmentSection, Healthcheck, StepSection, VerifierSection
 from seatrial.taskpkg.templates import required_variables, variable_of
 
@@ -269,6 +272,12 @@ def build_input(
         config=_trial_config(plan, spec, trial, task),
         limits=dict(limits_bytes),
     )
+    if task.scoring is not None and task.scoring.metrics:
+        given["scoring"] = ScoringInput(
+            metrics=[MetricInput(type=metric.type, config=dict(metric.config)) for metric in task.scoring.metrics],
+            metadata=dict(task.scoring.metadata),
+            reward_key=spec.reward_key or DEFAULT_REWARD,
+        )
     if names := {*spec.agent.env_secrets, *spec.environment.env_secrets}:
         given["secret_names"] = sorted(names)
     if verifies is not None:

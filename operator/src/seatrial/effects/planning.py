@@ -23,13 +23,16 @@ from seatrial.core.frozen import (
     PlanRefused,
     Submission,
     build_plan,
+    check_task_scoring,
     decode_plan,
     encode_plan,
     frozen_spec,
+    measured_names,
     refuse_unsupported,
     task_labels,
 )
 from seatrial.core.manifests import url_seconds
+from seatrial.core.measures import MetricUnsupported, read_scoring
 from seatrial.core.reuse import Source, Tasks, adopt_cached, adopt_job, final_rows, identity, rescore_plan, saved_plan
 from seatrial.core.saved import SavedTrial, SavedTrialsRefused, parse_saved
 from seatrial.core.scores import MetricRule
@@ -149,7 +152,8 @@ class Planner:
             assert tasks is not None
             trials, folder = await self._saved(job, asked.trials)
             plan = saved_plan(submission, spec, trials, tasks, folder=folder, spec_raw=frozen_spec(spec))
-        refuse_unsupported(spec, scripts, metrics)
+        check_task_scoring(plan.tasks, spec)
+        refuse_unsupported(spec, scripts, metrics, measured=measured_names(plan.tasks))
         return replace(plan, scripts=scripts, metrics=metrics)
 
     async def _saved(self, job: EvalJob, file: StoredFile) -> tuple[tuple[SavedTrial, ...], str]:
@@ -293,6 +297,10 @@ class Planner:
         content, facts = revision.document["content"], revision.document["facts"]
         config = TaskConfig.model_validate(revision.document["config"])
         recorded = content.get("images") or {}
+        try:
+            scoring = read_scoring(content["metrics"], content["views"], content["metadata"])
+        except MetricUnsupported as error:
+            raise PlanRefused(Reason.UNSUPPORTED_METRIC, f"task {content['nativeTaskId']}: {error}") from error
         image, verifier_image = ((recorded.get(role) or {}).get("image") for role in ("environment", "verifier"))
         return PlannedTask(
             id=content["nativeTaskId"],
@@ -309,7 +317,7 @@ class Planner:
             verifier_build=None if verifier_image else self._build_key(facts.get("verifierContext")),
             loose_files=facts["looseFiles"],
             compose=facts["compose"],
-            extra_scoring=bool(content["metrics"] or content["views"]),
+            scoring=scoring,
             labels=task_labels({**(revision.document["config"].get("metadata") or {}), **content["metadata"]}),
         )
 

@@ -15,13 +15,16 @@ import operator
 import re
 import string
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, Literal, NamedTuple, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass, fields
+from typing import Any, Final, Literal, NamedTuple, Protocol, get_args, get_origin, get_type_hints
 
 from seatrial.scoring.observations import Kind
 
 Row = Mapping[str, Any]
+
+COMPARISONS: Final = 25_000_000
+"""Of words with words: some seconds. What an agent says has no bounds of its own."""
 
 _EXPRESSION: Final = re.compile(r"\{\{\s*([A-Za-z_][\w.]*)\s*\}\}")
 _ARTICLES: Final = re.compile(r"\b(a|an|the)\b")
@@ -46,6 +49,46 @@ class Metric(Protocol):
     @property
     def outputs(self) -> tuple[OutputSpec, ...]: ...
     def compute(self, row: Row) -> dict[str, float | bool | str]: ...
+
+
+class MetricRefused(ValueError):
+    """No metric can be made of a type and its settings."""
+
+
+def built_in(name: str, config: Mapping[str, Any]) -> Metric:
+    """The metric of this type with these settings.
+
+    Raises:
+        MetricRefused: with the setting that is at fault.
+    """
+    kind = BUILT_IN.get(name)
+    if kind is None:
+        raise MetricRefused(f"no built-in metric {name!r}; known: {', '.join(sorted(BUILT_IN))}")
+    hints = {item.name: hint for item, hint in _settings(kind)}
+    if unknown := sorted(set(config) - set(hints)):
+        raise MetricRefused(f"{name} has no setting {unknown[0]!r}; known: {', '.join(hints)}")
+    required = (item.name for item, _ in _settings(kind) if item.default is MISSING)
+    if missing := [setting for setting in required if setting not in config]:
+        raise MetricRefused(f"{name} needs the setting {missing[0]!r}")
+    for setting, value in config.items():
+        if not _fits(value, hints[setting]):
+            raise MetricRefused(f"{name}: {setting} cannot be {str(value)[:60]!r}")
+    metric: Metric = kind(**config)
+    return metric
+
+
+def _settings(kind: type) -> Iterator[tuple[Field[Any], Any]]:
+    """Fields of a metric's class that its user sets, with their types."""
+    hints = get_type_hints(kind)
+    return ((item, hints[item.name]) for item in fields(kind) if item.name not in ("type", "outputs"))
+
+
+def _fits(value: object, hint: Any) -> bool:
+    if get_origin(hint) is Literal:
+        return value in get_args(hint)
+    if hint is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, hint)
 
 
 def render(template: str, row: Row) -> Any:
@@ -214,6 +257,8 @@ class Rouge(_TextPair):
 
     def compute(self, row: Row) -> dict[str, float | bool | str]:
         reference, candidate = map(_words, self.texts(row))
+        if len(reference) * len(candidate) > COMPARISONS:
+            raise MetricFailed(f"texts of {len(reference)} and {len(candidate)} words are too long to compare")
         scores: dict[str, float | bool | str] = {f"rouge_{n}": _f1(ngrams(reference, n), ngrams(candidate, n)) for n in (1, 2, 3)}
         common = longest_common(reference, candidate)
         scores["rouge_L"] = _harmonic(common, len(reference), len(candidate))
