@@ -26,6 +26,8 @@ from seatrial.scoring.rewards import key_rejection, parse_rewards
 
 PRIMARY_KEY: Final = "harbor_primary_reward_key"
 MOST_REWARDS: Final = 1000
+MOST_AMOUNT: Final = 1e12
+"""Of seconds, tokens and dollars."""
 STATUSES: Final = ("COMPLETED", "PARTIAL", "FAILED")
 
 _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,252}")
@@ -233,8 +235,8 @@ def _own_row(trial: SavedTrial) -> Row:
 
 
 def _amounts(value: object) -> dict[str, float]:
-    """Named numbers of something that there can only be more of."""
-    return {name[:100]: number for name, number in parse_rewards(_mapping(value)).values.items() if number >= 0}
+    """Named numbers of something that there can only be more of; what no trial can have taken is left out."""
+    return {name[:100]: number for name, number in parse_rewards(_mapping(value)).values.items() if 0 <= number <= MOST_AMOUNT}
 
 
 def _count(value: object) -> int:
