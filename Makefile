@@ -10,7 +10,7 @@ CLUSTER := $(PYTHON) tests/cluster
 ENVD_SOURCES := $(wildcard runner-image/envd/*.go runner-image/envd/go.*)
 
 .PHONY: help venv lock up down status kubeconfig images demo test test-static test-unit test-envd test-chart test-cluster test-deep \
-	tutorial bench perf chaos fuzz sbom licences audit conformance generate docs
+	tutorial bench parity perf chaos fuzz sbom licences audit conformance generate docs
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)$$/  \1\t\2/' | expand -t 18
@@ -65,7 +65,7 @@ test-static: venv ## lint, types, layers, generated files
 	@$(BIN)/python -m seatrial.api.crdgen --check
 
 test-unit: venv ## the fast tests: no cluster
-	@$(BIN)/python -m pytest -q tests/unit tests/integration
+	@SEATRIAL_HARBOR_PYTHON="$$($(BIN)/python -m tests.harbor_python)" $(BIN)/python -m pytest -q tests/unit tests/integration
 
 test-envd: ## the environment's helper, in Go
 	@cd runner-image/envd && test -z "$$(gofmt -l .)" && go vet ./... && go test ./...
@@ -94,6 +94,9 @@ chaos: venv up images ## kill every part at random under a job on the local clus
 
 bench: venv up images ## measure; writes docs/benchmarks.md and build/bench.json
 	@$(BIN)/python -m tests.bench
+
+parity: venv up images ## the same tasks under Harbor and under seatrial; writes docs/parity.md
+	@$(BIN)/python -m tests.parity
 
 fuzz: venv ## ten minutes of hostile input for parser and extractor
 	@$(BIN)/python tests/fuzz/fuzz_parse.py --seconds 300

@@ -67,10 +67,10 @@ def case(
 class Finished:
     """A job that ended: rows by the last part of the task's name."""
 
-    def __init__(self, cluster: Cluster, name: str) -> None:
-        self.cluster, self.name = cluster, name
-        self.status = cluster.job(name, NAMESPACE)["status"]
-        self.rows = {row["task"].rpartition("/")[2]: row for row in cluster.rows(name, NAMESPACE)}
+    def __init__(self, cluster: Cluster, name: str, namespace: str = NAMESPACE) -> None:
+        self.cluster, self.name, self.namespace = cluster, name, namespace
+        self.status = cluster.job(name, namespace)["status"]
+        self.rows = {row["task"].rpartition("/")[2]: row for row in cluster.rows(name, namespace)}
 
     def __getitem__(self, task: str) -> tuple[float | None, str | None]:
         """Reward and error type."""
@@ -92,7 +92,7 @@ class Finished:
 
     def _object(self, task: str, name: str) -> bytes:
         row = self.rows[task]
-        key = f"{self.cluster.prefix(self.name, NAMESPACE)}trials/{row['trial']}/{row['retry']}/{name}"
+        key = f"{self.cluster.prefix(self.name, self.namespace)}trials/{row['trial']}/{row['retry']}/{name}"
         return bytes(self.cluster.store().get(key, max_bytes=256 * 1024 * 1024))
 
 

@@ -43,7 +43,7 @@ def finished(installed: Cluster, smoke: str) -> str:
     return "smoke-oracle"
 
 
-@pytest.mark.conforms("H-88", "H-109", "H-112", "N-33")
+@pytest.mark.conforms("H-88", "H-109", "H-112", "N-33", "N-100")
 def test_every_task_of_the_smoke_suite_has_its_verdict(installed: Cluster, finished: str) -> None:
     assert rewards_by_task(installed.rows(finished, NAMESPACE)) == SMOKE
 

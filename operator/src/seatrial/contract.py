@@ -63,6 +63,8 @@ SOLUTION_TAR: Final = "solution.tar"
 TESTS_TAR: Final = "tests.tar"
 LOOSE_FILES_TAR: Final = "environment.tar"
 INSTRUCTION_FILE: Final = "instruction.md"
+SOURCE_DIR: Final = "source"
+"""In the agent's task folder: what ``agent.source`` holds."""
 
 AGENT_LOCK: Final = f"{RUN_DIR}/{AGENT}/lock"
 AGENT_END: Final = f"{RUN_DIR}/{AGENT}/end.json"
@@ -92,6 +94,8 @@ VAR_AGENT_INSTRUCTION: Final = "SEATRIAL_INSTRUCTION_FILE"
 VAR_AGENT_CLIENT: Final = "SEATRIAL_ENV"
 VAR_AGENT_MODEL: Final = "SEATRIAL_MODEL"
 VAR_AGENT_KWARGS: Final = "SEATRIAL_KWARGS"
+VAR_AGENT_MCP_SERVERS: Final = "SEATRIAL_MCP_SERVERS"
+VAR_AGENT_SKILLS_DIR: Final = "SEATRIAL_SKILLS_DIR"
 VAR_AGENT_LOGS: Final = "SEATRIAL_LOGS"
 VAR_AGENT_USAGE: Final = "SEATRIAL_RESULT_FILE"
 VAR_AGENT_TRAJECTORY: Final = "SEATRIAL_TRAJECTORY_FILE"
@@ -99,6 +103,9 @@ VAR_AGENT_TRAJECTORY: Final = "SEATRIAL_TRAJECTORY_FILE"
 VAR_INPUT: Final = "SEATRIAL_INPUT"
 VAR_ARCHIVE_URL: Final = "SEATRIAL_ARCHIVE_URL"
 VAR_ARCHIVE_SHA256: Final = "SEATRIAL_ARCHIVE_SHA256"
+VAR_SOURCE_URL: Final = "SEATRIAL_SOURCE_URL"
+VAR_SOURCE_SHA256: Final = "SEATRIAL_SOURCE_SHA256"
+"""Archive of ``agent.source``."""
 VAR_AGENT_LOGS_URL: Final = "SEATRIAL_AGENT_LOGS_URL"
 VAR_AGENT_LOGS_SHA256: Final = "SEATRIAL_AGENT_LOGS_SHA256"
 VAR_AGENT_RESULT_URL: Final = "SEATRIAL_AGENT_RESULT_URL"
@@ -200,6 +207,17 @@ class EnvironmentInput(TypedDict):
     """Upload the contents of ``environment/`` (a ready image and no Dockerfile)."""
 
 
+class McpServerInput(TypedDict):
+    """As in task.toml; headers may hold ``${NAME}`` templates of the agent's variables."""
+
+    name: str
+    transport: str
+    url: str | None
+    command: str | None
+    args: list[str]
+    headers: dict[str, str]
+
+
 class AgentInput(TypedDict):
     kind: Literal["oracle", "nop", "command", "image", "importPath"]
     name: str
@@ -210,6 +228,12 @@ class AgentInput(TypedDict):
     env_names: list[str]
     """Variables of the agent container that the agent's processes receive."""
     user: str | int | None
+    mcp_servers: NotRequired[list[McpServerInput]]
+    """The task's, and the job's above them."""
+    skills: NotRequired[list[str]]
+    """Folders of ``importPath``: absolute, or relative to its source."""
+    skills_dir: NotRequired[str | None]
+    """``[environment].skills_dir``."""
 
 
 class CollectInput(TypedDict):
@@ -412,6 +436,11 @@ class Span(TypedDict):
     finished_at: str
 
 
+class AgentAbout(TypedDict):
+    name: str
+    version: str
+
+
 class AgentEnd(TypedDict):
     """``AGENT_END``, written and renamed into place as the agent's last act."""
 
@@ -421,6 +450,8 @@ class AgentEnd(TypedDict):
     exit_code: int | None
     result: dict[str, Any] | None
     """Harbor's ``agent_result``."""
+    agent: NotRequired[AgentAbout]
+    """What a class of the user says of itself."""
     envd: NotRequired[str]
     """Instance of the envd that the agent drove; the verifier must see the same one."""
     step: NotRequired[int]
@@ -463,6 +494,9 @@ def read_agent_end(data: bytes) -> AgentEnd:
     )
     if isinstance(envd, str):
         end["envd"] = envd[:64]
+    about = body.get("agent")
+    if isinstance(about, dict) and isinstance(about.get("name"), str) and isinstance(about.get("version"), str):
+        end["agent"] = AgentAbout(name=about["name"][:200], version=about["version"][:200])
     if type(body.get("step")) is int:
         end["step"] = body["step"]
     return end

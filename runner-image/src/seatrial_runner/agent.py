@@ -4,7 +4,9 @@ Why the record and nothing else: the verifier waits for it, and the operator nev
 
 A ``command`` agent is a shell command that runs in the environment as the agent's user. It finds the instruction on its standard input, in
 the file named by ``INSTRUCTION_FILE`` (``/logs/agent/instruction.md``, kept with the logs) and, up to 100 KiB, in ``INSTRUCTION``; the
-model's name in ``MODEL``; and the job's agent variables. Its output goes to ``/logs/agent/agent.txt``.
+model's name in ``MODEL``; where there are any, MCP servers as JSON in ``MCP_SERVERS`` and the folder of the task's skills in
+``SKILLS_DIR``; and the job's agent variables. Its output goes to ``/logs/agent/agent.txt``. A class of the user (``importPath``) lives in
+a process of its own: ``hosted``.
 """
 
 from __future__ import annotations
@@ -13,9 +15,20 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, NamedTuple
+from contextlib import ExitStack, closing
+from typing import Any, Final, NamedTuple
 
-from seatrial.contract import INSTRUCTION_FILE, SOLUTION_TAR, VAR_REDACT_PREFIX, AgentEnd, Cause, Span, TrialInput
+from seatrial.contract import (
+    INSTRUCTION_FILE,
+    SOLUTION_TAR,
+    VAR_REDACT_PREFIX,
+    AgentAbout,
+    AgentEnd,
+    Cause,
+    McpServerInput,
+    Span,
+    TrialInput,
+)
 from seatrial_runner.channel import Channel, ChannelError, ConnectTimeout, EnvdError, ExitStatus, Listener
 from seatrial_runner.clock import Deadline, Timer
 from seatrial_runner.connect import Connection, channel_fault
@@ -29,6 +42,10 @@ from seatrial_runner.steps import step_path, wait_for_answer
 from seatrial_runner.stop import Stop
 from seatrial_runner.variables import resolve_all, secret_values, template_sources, values_of
 from seatrial_runner.watch import TimedOut, Watcher
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from seatrial_runner.hosted import HostedAgent
 
 # An environment string may have 128 KiB.
 INSTRUCTION_BYTES: Final = 100 * 1024
@@ -67,6 +84,8 @@ class Run(NamedTuple):
     """Local path of the solution's tar."""
     hidden: tuple[str, ...]
     """Values that no output may show."""
+    result: dict[str, Any]
+    """Harbor's ``agent_result``, to be filled in."""
 
     @property
     def channel(self) -> Channel:
@@ -105,15 +124,26 @@ def _run(paths: Paths, environ: Mapping[str, str], stop: Stop, listener: Listene
     execute = _execution_of(trial)
     env = {name: environ[name] for name in trial["agent"]["env_names"] if name in environ}
     sources = template_sources(environ, trial["variables"])
-    with _Span("environment_setup", end["spans"]):
-        channel = _prepared_environment(paths, trial, stop, listener, end)
-    with channel:
+    with ExitStack() as stack:
+        hosted = None
+        if trial["agent"]["kind"] == "importPath":
+            from seatrial_runner.hosted import HostedAgent
+
+            # Before the environment is looked at: a class that cannot be used costs no more than its import.
+            hosted = stack.enter_context(closing(HostedAgent(paths, trial, environ, env)))
+            hosted.load(stop)
+            end["agent"] = AgentAbout(name=hosted.name, version=hosted.version)
+            execute = hosted.run
+        with _Span("environment_setup", end["spans"]):
+            channel = stack.enter_context(_prepared_environment(paths, trial, stop, listener, end))
         with _Span("agent_setup", end["spans"]):
             # oracle, nop and command have nothing to set up; the phase exists for Harbor's result.
             hidden = _secrets_of(env, sources, trial.get("secret_names", []))
             _hand_over_secrets(paths, hidden)
             # The verifier has these itself.
             hidden += (value for name, value in environ.items() if name.startswith(VAR_REDACT_PREFIX))
+            if hosted is not None:
+                _set_up(hosted, channel, trial, stop)
         player = _Player(channel, trial, paths, stop, execute, env, sources, tuple(hidden))
         if trial.get("steps"):
             player.run_steps(end)
@@ -140,7 +170,8 @@ class _Player(NamedTuple):
             Fault: how the agent failed.
         """
         task, trial = self.paths.task, self.trial
-        given = self._given(trial["timeouts"]["agent"], trial["agent"]["user"], f"{task}/{INSTRUCTION_FILE}", f"{task}/{SOLUTION_TAR}")
+        instruction, solution = f"{task}/{INSTRUCTION_FILE}", f"{task}/{SOLUTION_TAR}"
+        given = self._given(trial["timeouts"]["agent"], trial["agent"]["user"], instruction, solution)
         _execute(self.execute, given, end)
 
     def run_steps(self, end: AgentEnd) -> None:
@@ -185,7 +216,7 @@ class _Player(NamedTuple):
 
     def _given(self, limit: float | None, user: str | int | None, instruction: str, solution: str) -> Run:
         watcher = _watcher(self.channel, self.trial, self.stop, limit, "the agent ran")
-        return Run(watcher, self.trial, self.paths, self.env, self.sources, user, instruction, solution, self.hidden)
+        return Run(watcher, self.trial, self.paths, self.env, self.sources, user, instruction, solution, self.hidden, dict(NO_RESULT))
 
 
 def _watcher(channel: Channel, trial: TrialInput, stop: Stop, limit: float | None, doing: str, *, cause: Cause = "agent") -> Watcher:
@@ -199,7 +230,7 @@ def _execute(execute: Callable[[Run], int | None], given: Run, end: AgentEnd) ->
         Fault: how it failed.
     """
     limit = given.watcher.deadline.seconds
-    end["result"] = dict(NO_RESULT)
+    end["result"] = given.result
     with _Span("agent_execution", end["spans"]):
         try:
             end["exit_code"] = execute(given)
@@ -236,6 +267,16 @@ def _prepared_environment(paths: Paths, trial: TrialInput, stop: Stop, listener:
     except ChannelError as error:
         raise channel_fault(error, "it was prepared") from error
     return channel
+
+
+def _set_up(hosted: HostedAgent, channel: Channel, trial: TrialInput, stop: Stop) -> None:
+    limit = trial["timeouts"]["agent_setup"]
+    try:
+        hosted.set_up(_watcher(channel, trial, stop, limit, "the agent was set up"))
+    except TimedOut as error:
+        raise Fault("AgentSetupTimeoutError", "agent", f"Agent setup timed out after {float(limit)} seconds") from error
+    except ChannelError as error:
+        raise channel_fault(error, "the agent was set up") from error
 
 
 def _secrets_of(env: Mapping[str, str], sources: Mapping[str, str], names: Sequence[str]) -> list[str]:
@@ -306,6 +347,10 @@ def run_command(given: Run) -> int | None:
         env["INSTRUCTION"] = instruction.decode()
     if agent["model"] is not None:
         env["MODEL"] = agent["model"]
+    if agent.get("skills_dir"):
+        env["SKILLS_DIR"] = str(agent.get("skills_dir"))
+    if servers := agent.get("mcp_servers"):
+        env["MCP_SERVERS"] = json.dumps(_resolved(servers, given.env))
     with _heard(given, "agent.txt"):
         status = given.shell(f"(\n{agent['command']}\n) < {instruction_file} > {paths.logs_agent}/agent.txt 2>&1", {**env, **given.env})
     if status.returncode:
@@ -321,6 +366,15 @@ def run_command(given: Run) -> int | None:
 def _heard(given: Run, name: str) -> LiveLog:
     """What the agent prints into its file, in this container's own log while it runs."""
     return LiveLog(f"{given.paths.logs_agent}/{name}", sys.stdout.buffer, Redactor(given.hidden))
+
+
+def _resolved(servers: Sequence[McpServerInput], env: Mapping[str, str]) -> list[dict[str, Any]]:
+    from seatrial_runner.mcp import MissingHeaderVariable, resolve_headers
+
+    try:
+        return resolve_headers(servers, env)
+    except MissingHeaderVariable as error:
+        raise Fault("ValueError", "user", str(error), reason="VariableMissing") from error
 
 
 def run_image(given: Run) -> int | None:
@@ -362,7 +416,8 @@ def _last_line(output: str) -> str:
 
 def _execution_of(trial: TrialInput) -> Callable[[Run], int | None]:
     agent = trial["agent"]
-    execution = _EXECUTIONS.get(agent["kind"])
+    # The one of ``importPath`` comes into being with its process.
+    execution = run_nop if agent["kind"] == "importPath" else _EXECUTIONS.get(agent["kind"])
     if execution is None or (execution is run_command and not agent["command"]):
         message = f"this runner has no agent of kind {agent['kind']!r} named {agent['name']!r}"
         raise Fault("ValueError", "user", message, reason="AgentUnknown")

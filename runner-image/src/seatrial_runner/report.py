@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from seatrial.contract import AgentEnd, ErrorInfo, Measures, Span, TrialInput
+from seatrial.contract import AgentAbout, AgentEnd, ErrorInfo, Measures, Span, TrialInput
 from seatrial_runner.channel import ChannelError
 from seatrial_runner.clock import Timer, utc_now
 from seatrial_runner.connect import channel_fault
@@ -22,6 +22,8 @@ class Report:
         self.timer = Timer()
         self.spans: dict[str, Span] = {}
         self.agent_result: dict[str, Any] | None = None
+        self.about: AgentAbout | None = None
+        """Name and version, where the agent says them itself."""
         self.error: ErrorInfo | None = None
         self.error_at: str | None = None
         self.rewards: Rewards | None = None
@@ -55,6 +57,7 @@ class Report:
     def take_agent_end(self, end: AgentEnd) -> None:
         self.spans |= end["spans"]
         self.agent_result = end["result"]
+        self.about = end.get("agent")
         if end["error"] is not None:
             self.fail(end["error"])
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple, cast
 
-from seatrial.contract import ErrorInfo, TrialInput
+from seatrial.contract import AgentAbout, ErrorInfo, TrialInput
 from seatrial.harbor_errors import ErrorPolicy, error_policy
 from seatrial_runner.clock import utc_now
 from seatrial_runner.report import Report
@@ -49,8 +49,7 @@ def build_result(trial: TrialInput, report: Report, steps: Sequence[Report], evi
         "task_checksum": trial["task"]["checksum"],
         "config": trial["config"],
         "agent_info": {
-            "name": trial["agent"]["name"],
-            "version": trial["agent"]["version"],
+            **_about(trial, reports),
             "model_info": model_info(trial["agent"]["model"]),
         },
         "agent_result": None if is_multi_step else report.agent_result,
@@ -89,6 +88,11 @@ def build_result(trial: TrialInput, report: Report, steps: Sequence[Report], evi
             "logs_error": evidence.error,
         },
     }
+
+
+def _about(trial: TrialInput, reports: Sequence[Report]) -> AgentAbout:
+    own = next((item.about for item in reports if item.about is not None), None)
+    return own or AgentAbout(name=trial["agent"]["name"], version=trial["agent"]["version"])
 
 
 def _verifier_result(report: Report) -> dict[str, Any] | None:

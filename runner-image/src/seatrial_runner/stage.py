@@ -70,17 +70,25 @@ def run(paths: Paths, environ: Mapping[str, str], *, patience: Patience = PATIEN
 def _stage(paths: Paths, environ: Mapping[str, str], patience: Patience) -> None:
     trial = contract.decode_input(environ[contract.VAR_INPUT])
     extracted = Path(paths.task, ".extracted")
-    for leftover in (extracted, Path(paths.task, contract.AGENT), Path(paths.task, contract.VERIFIER)):
+    fetched = Path(paths.task, ".source")
+    for leftover in (extracted, fetched, Path(paths.task, contract.AGENT), Path(paths.task, contract.VERIFIER)):
         # A restarted Pod sandbox runs init containers again on the same volumes.
         _remove_tree(leftover)
     try:
         root = extracted / fetch(paths, environ, extracted, patience)
+        source = None
+        if contract.VAR_SOURCE_URL in environ:
+            url, digest = environ[contract.VAR_SOURCE_URL], environ[contract.VAR_SOURCE_SHA256]
+            source = fetched / fetch_archive(paths, url, digest, fetched, patience, what="the agent's source")
         if "verifies" in trial:
             _lay_out_for_separate_verifier(paths, trial, root, environ, patience)
         else:
             _lay_out(paths, trial, root)
+            if source is not None:
+                _hand_on_source(source, Path(paths.task, contract.AGENT, contract.SOURCE_DIR))
     finally:
         _remove_tree(extracted)
+        _remove_tree(fetched)
 
 
 def _install_tools(paths: Paths) -> None:
@@ -100,21 +108,25 @@ def _give_up_root(uid: int) -> None:
 
 
 def fetch(paths: Paths, environ: Mapping[str, str], target: Path, patience: Patience) -> str:
-    """Download and extract; returns the name of the root directory."""
-    url, digest = environ[contract.VAR_ARCHIVE_URL], environ[contract.VAR_ARCHIVE_SHA256]
+    """Download and extract the task; returns the name of the root directory."""
+    return fetch_archive(paths, environ[contract.VAR_ARCHIVE_URL], environ[contract.VAR_ARCHIVE_SHA256], target, patience)
+
+
+def fetch_archive(paths: Paths, url: str, digest: str, target: Path, patience: Patience, *, what: str = "the task archive") -> str:
+    """Download an archive of the format ``tar-gzip-v1`` and extract it; returns the name of the root directory."""
     archive = Path(paths.task, ".archive.tar.gz")
     try:
         for left in reversed(range(_DOWNLOADS)):
             with open(archive, "w+b") as file:
-                _download(url, file, patience)
+                _download(url, file, patience, what=what)
                 file.seek(0)
                 try:
                     return extract_archive(cast(BinaryIO, file), target, sha256=digest).root_name
                 except ArchiveError as error:
                     if error.kind == "unsafe":
-                        raise StageFailed(StageExit.ARCHIVE_UNSAFE, f"{error}. Publish the task again without this entry.") from error
+                        raise StageFailed(StageExit.ARCHIVE_UNSAFE, f"{what}: {error}. Publish it again without this entry.") from error
                     if not left:
-                        raise StageFailed(StageExit.ARCHIVE_CORRUPT, f"{error}. Publish the task again.") from error
+                        raise StageFailed(StageExit.ARCHIVE_CORRUPT, f"{what}: {error}. Publish it again.") from error
         raise AssertionError("the last download returns or raises")
     finally:
         archive.unlink(missing_ok=True)
@@ -126,7 +138,7 @@ def _download(
     try:
         download(url, file, max_bytes=limit, patience=patience)
     except StoreMissing as error:
-        raise StageFailed(StageExit.ARCHIVE_MISSING, f"{what} is gone: {error}. Publish the task again.") from error
+        raise StageFailed(StageExit.ARCHIVE_MISSING, f"{what} is gone: {error}. Publish it again.") from error
     except StoreRefused as error:
         raise StageFailed(StageExit.STORE_REFUSED, f"the object store refused {what}: {error}") from error
     except StoreUnavailable as error:
@@ -165,6 +177,15 @@ def _lay_out(paths: Paths, trial: TrialInput, root: Path) -> None:
         if (folder / "workdir").is_dir():
             pack(folder / "workdir", to_agent / contract.WORKDIR_TAR, is_excluded=lambda path: False, mode=0o644)
         _lay_out_scripts(trial, folder, to_agent, to_verifier, is_excluded)
+
+
+def _hand_on_source(source: Path, target: Path) -> None:
+    """The agent's own code, readable for it: it runs as another user."""
+    for item in _walk(source):
+        if not stat.S_ISLNK(item.status.st_mode):
+            _open_up(item.path, 0o555 if stat.S_ISDIR(item.status.st_mode) else 0o444)
+    source.chmod(0o755)
+    source.rename(target)
 
 
 def _lay_out_for_separate_verifier(paths: Paths, trial: TrialInput, root: Path, environ: Mapping[str, str], patience: Patience) -> None:

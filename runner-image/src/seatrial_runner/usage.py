@@ -18,6 +18,7 @@ _COUNTS: Final = ("n_input_tokens", "n_cache_tokens", "n_output_tokens")
 _NUMBERS: Final = (*_COUNTS, "cost_usd")
 _MOST: Final = 1e15
 _MODELS: Final = 100
+_METADATA_BYTES: Final = 128 * 1024
 _DEPTH: Final = 16
 """Of metadata; what is nested deeper is left out."""
 
@@ -50,14 +51,27 @@ def read_usage(channel: Channel, logs_agent: str) -> Usage:
             figures |= {name: value for name, value in known.items() if value is not None}
     stated = _read(channel, f"{logs_agent}/{USAGE_FILE}", _USAGE_BYTES)
     if isinstance(stated, dict):
-        figures |= _figures(stated)
-        models = stated.get("model_usage")
-        if isinstance(models, dict):
-            own = {str(name)[:200]: _figures(item) for name, item in list(models.items())[:_MODELS] if isinstance(item, dict)}
-            figures["model_usage"] = {name: {key: item.get(key) for key in _NUMBERS} for name, item in own.items()}
-        if isinstance(stated.get("metadata"), dict) and _is_shallow(stated["metadata"], _DEPTH):
-            figures["metadata"] = stated["metadata"]
+        figures |= stated_figures(stated)
     return Usage(figures, state, body if state == "valid" else None)
+
+
+def stated_figures(stated: dict[str, Any]) -> dict[str, Any]:
+    """What of an agent's own report is kept: tokens, cost, and metadata that is plain JSON of bounded size."""
+    figures = _figures(stated)
+    models, metadata = stated.get("model_usage"), stated.get("metadata")
+    if isinstance(models, dict):
+        own = {str(name)[:200]: _figures(item) for name, item in list(models.items())[:_MODELS] if isinstance(item, dict)}
+        figures["model_usage"] = {name: {key: item.get(key) for key in _NUMBERS} for name, item in own.items()}
+    if isinstance(metadata, dict) and _is_shallow(metadata, _DEPTH) and _is_small(metadata):
+        figures["metadata"] = metadata
+    return figures
+
+
+def _is_small(value: dict[str, Any]) -> bool:
+    try:
+        return len(json.dumps(value, allow_nan=False)) <= _METADATA_BYTES
+    except ValueError:
+        return False  # NaN has no JSON form
 
 
 def _is_shallow(value: Any, left: int) -> bool:

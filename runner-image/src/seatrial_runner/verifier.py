@@ -203,7 +203,9 @@ def _take_usage(session: Session, channel: Channel, report: Report) -> None:
     from seatrial_runner.usage import read_usage
 
     found = read_usage(channel, session.paths.logs_agent)
-    report.agent_result = {**report.agent_result, **found.figures}
+    # What a class of the user reported came from its own process; the files are in reach of the environment.
+    own = {name: value for name, value in report.agent_result.items() if value is not None}
+    report.agent_result = {**report.agent_result, **found.figures, **own}
     report.trajectory, report.document = found.trajectory, found.document
 
 

@@ -45,7 +45,7 @@ def job(**agent: Any) -> dict[str, Any]:
     ],
     ids=str,
 )
-@pytest.mark.conforms("N-109")
+@pytest.mark.conforms("N-109", "N-202")
 def test_credentials_are_found(value: dict[str, Any]) -> None:
     assert len(list(credential_paths(value))) == 1
 
@@ -70,11 +70,12 @@ def test_credentials_are_found(value: dict[str, Any]) -> None:
     ],
     ids=str,
 )
+@pytest.mark.conforms("N-202")
 def test_what_is_no_credential_passes(value: dict[str, Any]) -> None:
     assert list(credential_paths(value)) == []
 
 
-@pytest.mark.conforms("N-110")
+@pytest.mark.conforms("N-110", "N-202")
 def test_a_whole_template_passes_and_an_embedded_one_does_not() -> None:
     assert EvalJob.problems(job(kwargs={"api_key": "${OPENAI_API_KEY}"})) == ()
     assert list(credential_paths({"api_key": "x${OPENAI_API_KEY}"})) == ["api_key"]

@@ -51,8 +51,14 @@ def test_what_may_change_later_is_not_frozen() -> None:
             make_job().tasks(make_task("a/X", ref="e/one#d"), make_task("a/x", ref="e/two#d")), Reason.DUPLICATE_TASK_ID, id="same id"
         ),
         pytest.param(make_job().spec(agent={"name": "claude-code"}), Reason.UNSUPPORTED_AGENT, id="agent by another name"),
-        pytest.param(make_job().spec(agent={"importPath": "a:B"}), Reason.UNSUPPORTED_AGENT, id="agent class"),
-        pytest.param(make_job().spec(agent={"name": "oracle", "skills": ["/s"]}), Reason.UNSUPPORTED_AGENT, id="skills"),
+        pytest.param(make_job().spec(agent={"name": "oracle", "skills": ["/s"]}), Reason.UNSUPPORTED_AGENT, id="skills of the oracle"),
+        pytest.param(
+            make_job().spec(agent={"name": "nop", "mcpServers": [{"name": "s", "url": "http://x"}]}),
+            Reason.UNSUPPORTED_AGENT,
+            id="MCP servers of nop",
+        ),
+        pytest.param(make_job().spec(agent={"command": "x", "skills": ["/s"]}), Reason.UNSUPPORTED_AGENT, id="skills of a command"),
+        pytest.param(make_job().spec(agent={"importPath": "a:B", "skills": ["org/s@v1"]}), Reason.UNSUPPORTED_AGENT, id="skills from afar"),
         pytest.param(make_job().spec(limits={"maxCostUsd": 1.0}), Reason.UNSUPPORTED, id="cost"),
     ],
 )

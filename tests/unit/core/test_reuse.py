@@ -50,6 +50,14 @@ def test_what_is_part_of_the_identity(change: dict[str, Any], same: bool) -> Non
     assert (id_of(**change) == id_of()) is same
 
 
+@pytest.mark.conforms("N-151")
+def test_the_contents_of_an_agents_source_are_part_of_the_identity_and_without_one_the_runner_image_is() -> None:
+    agent = {"importPath": "mine:Mine"}
+    one, two = ({**agent, "source": {"ref": f"e/agent-sources#{digit * 64}/source", "sha256": digit * 64}} for digit in "ab")
+    assert id_of(agent=one) == id_of(agent=one)
+    assert len({id_of(agent=one), id_of(agent=two), id_of(agent=agent), id_of("r:2", agent=agent)}) == 4
+
+
 @pytest.mark.conforms("N-143", "N-147")
 def test_a_changed_archive_another_attempt_and_another_task_have_other_names() -> None:
     plan = make_job().tasks(make_task("bench/a"), make_task("bench/b")).spec(attempts=2).plan()

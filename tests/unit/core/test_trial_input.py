@@ -83,12 +83,56 @@ def test_templates_of_the_environment_become_values_or_references() -> None:
         {"name": "SECRET", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}},
         {"name": "CONFIG", "valueFrom": {"configMapKeyRef": {"name": "c", "key": "k"}}},
         {"name": "NOT_A_TEMPLATE", "value": "a$${MODE}"},
+        {"name": "MODE", "value": "fast"},
+        {"name": "BLANK", "value": ""},
     ]
 
 
-def test_a_variable_that_no_task_asks_for_goes_nowhere() -> None:
-    job = job_with({}, environment={"env": {"MODE": "fast"}, "envSecrets": {"TOKEN": {"name": "s", "key": "k"}}})
+def test_a_secret_that_no_task_asks_for_goes_nowhere() -> None:
+    job = job_with({}, environment={"envSecrets": {"TOKEN": {"name": "s", "key": "k"}}})
     assert environment_env(job.plan().tasks[0], job.job_spec()) == []
+
+
+@pytest.mark.conforms("H-39", "H-45")
+def test_the_jobs_variables_win_over_the_tasks_and_their_templates_are_resolved() -> None:
+    job = job_with(
+        {"environment": {"env": {"MODE": "slow", "TASK": "task"}}},
+        environment={"env": {"MODE": "fast", "KEY": "${TOKEN}"}, "envSecrets": {"TOKEN": {"name": "s", "key": "k"}}},
+    )
+    assert environment_env(job.plan().tasks[0], job.job_spec()) == [
+        {"name": "MODE", "value": "fast"},
+        {"name": "TASK", "value": "task"},
+        {"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}},
+    ]
+
+
+@pytest.mark.conforms("N-208")
+def test_traces_are_collected_first_and_announced_to_the_tests() -> None:
+    job = job_with({"artifacts": ["/app/out"]}, traceDir="/app/traces", verifier={"env": {"JUDGE": "x"}})
+    given = build_input(job.plan(), job.job_spec(), job.plan().trials[0], retry=0, agent_version="1", limits_bytes={})
+    assert [(item["source"], item["destination"]) for item in given["artifacts"]] == [("/app/traces", "traces"), ("/app/out", None)]
+    assert given["verifier"]["env"] == {"TRACE_DIR": "/app/traces", "JUDGE": "x"}
+
+
+@pytest.mark.conforms("H-94")
+def test_mcp_servers_of_the_job_replace_the_tasks_and_the_oracle_gets_none() -> None:
+    toml = {
+        "environment": {
+            "skills_dir": "/skills",
+            "mcp_servers": [{"name": "a", "url": "http://task"}, {"name": "b", "transport": "stdio", "command": "serve"}],
+        }
+    }
+    own = {"name": "a", "url": "http://job", "headers": {"X-Key": "${KEY}"}}
+    job = job_with(toml, agent={"command": "work", "mcpServers": [own]})
+    given = build_input(job.plan(), job.job_spec(), job.plan().trials[0], retry=0, agent_version="1", limits_bytes={})["agent"]
+    assert given.get("skills_dir") == "/skills"
+    assert given.get("mcp_servers") == [
+        {"name": "a", "transport": "sse", "url": "http://job", "command": None, "args": [], "headers": {"X-Key": "${KEY}"}},
+        {"name": "b", "transport": "stdio", "url": None, "command": "serve", "args": [], "headers": {}},
+    ]
+    job = job_with(toml)
+    oracle = build_input(job.plan(), job.job_spec(), job.plan().trials[0], retry=0, agent_version="1", limits_bytes={})["agent"]
+    assert {"skills_dir", "mcp_servers", "skills"} & set(oracle) == set()
 
 
 @pytest.mark.conforms("H-44")

@@ -382,7 +382,7 @@ def test_an_unknown_user_is_the_tasks_fault_and_not_a_score(pod: Pod) -> None:
 
 
 def test_an_agent_of_an_unknown_kind_is_refused_before_anything_runs(pod: Pod) -> None:
-    pod.trial["agent"] |= {"kind": "importPath", "name": "custom"}
+    pod.trial["agent"] |= {"kind": "telepathy", "name": "custom"}  # type: ignore[typeddict-item]
     outcome = pod.run()
     assert (outcome.error, outcome.reason, outcome.verdict.error and outcome.verdict.error["cause"]) == (
         "ValueError",

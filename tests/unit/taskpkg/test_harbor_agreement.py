@@ -90,7 +90,9 @@ def test_a_datasets_version_is_chosen_as_harbor_does() -> None:
     assert [choose_version(vector["versions"]) for vector in vectors] == [vector["chosen"] for vector in vectors]
 
 
-@pytest.mark.skipif("SEATRIAL_HARBOR_PYTHON" not in os.environ, reason="needs an interpreter with harbor==0.26.0 in SEATRIAL_HARBOR_PYTHON")
+@pytest.mark.skipif(
+    not os.environ.get("SEATRIAL_HARBOR_PYTHON"), reason="no interpreter with harbor==0.26.0 (make test-unit looks for one)"
+)
 def test_the_stored_answers_are_harbors() -> None:
     run = subprocess.run(
         [os.environ["SEATRIAL_HARBOR_PYTHON"], str(HERE / "harbor_vectors.py")],

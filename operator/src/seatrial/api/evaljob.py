@@ -275,13 +275,17 @@ class AgentSpec(Model):
 
 
 class EnvironmentSpec(Model):
-    """Sources of the ${NAME} templates in the tasks' [environment.env]; a variable that no task asks for goes nowhere."""
+    """Variables of the tasks' environments: literals go there, and all are sources of the ${NAME} templates in the tasks."""
 
     model_config = ConfigDict(json_schema_extra=cel(_ENV_TWICE))
 
-    env: EnvMap = _env("Variables as literals; anything that looks like a credential is refused.", _PLAIN_NAMES, _VALUES)
-    env_secrets: KeyRefMap = _env("Variables from Secrets of the job's namespace.")
-    env_config_maps: KeyRefMap = _env("Variables from ConfigMaps of the job's namespace.")
+    env: EnvMap = _env(
+        "Variables as literals; they win over [environment.env] of the tasks. Anything that looks like a credential is refused.",
+        _PLAIN_NAMES,
+        _VALUES,
+    )
+    env_secrets: KeyRefMap = _env("Values for the tasks' ${NAME} templates from Secrets of the job's namespace; they go nowhere else.")
+    env_config_maps: KeyRefMap = _env("Values for the tasks' ${NAME} templates from ConfigMaps; they go nowhere else.")
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -659,7 +663,7 @@ class EvalJobSpec(Model):
 
     model_config = ConfigDict(
         json_schema_extra=cel(
-            _WORK_ONE_OF, _SELECT, _RESCORE_AGENT, _TOO_MANY, *_immutable_optional("taskset", "tasks", "rescore", "rewardKey")
+            _WORK_ONE_OF, _SELECT, _RESCORE_AGENT, _TOO_MANY, *_immutable_optional("taskset", "tasks", "rescore", "rewardKey", "traceDir")
         )
     )
 
@@ -687,7 +691,7 @@ class EvalJobSpec(Model):
         json_schema_extra=_immutable("agent"),
     )
     environment: EnvironmentSpec = Field(
-        default=EnvironmentSpec(), description="Sources of the tasks' ${NAME} templates.", json_schema_extra=_immutable("environment")
+        default=EnvironmentSpec(), description="Variables of the tasks' environments.", json_schema_extra=_immutable("environment")
     )
     verifier: VerifierSpec = Field(default=VerifierSpec(), description="How trials are graded.", json_schema_extra=_immutable("verifier"))
     attempts: int = Field(default=1, ge=1, le=1000, description="Attempts per task.", json_schema_extra=_immutable("attempts"))
@@ -726,6 +730,10 @@ class EvalJobSpec(Model):
         max_length=64,
         description="Paths of the environment to save, in addition to /logs/artifacts and the tasks' own.",
         json_schema_extra={LIST_TYPE: "atomic", **_immutable("artifacts")},
+    )
+    trace_dir: Annotated[str, Field(pattern=r"^/[^\x00-\x1f\x7f]*$", max_length=1024)] | None = Field(
+        default=None,
+        description="Folder of the environment with the agent's traces: saved as the artifact traces, and the tests find it in TRACE_DIR.",
     )
     cache: CacheSpec = Field(default=CacheSpec(), description="Reuse of earlier results.", json_schema_extra=_immutable("cache"))
     pod: PodTemplate = Field(default=PodTemplate(), description="What trial Pods get in addition.")

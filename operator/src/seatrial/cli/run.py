@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,6 +13,7 @@ from seatrial.cli.exits import Exit
 from seatrial.cli.options import DryRun, LongClusterOptions, Output, OutputOption, Session, StoreFlags, expand
 
 if TYPE_CHECKING:
+    from seatrial.sdk.local_secrets import LocalSecret
     from seatrial.sdk.publish import PublishReport
     from seatrial.sdk.request import JobRequest
 
@@ -38,6 +40,16 @@ def run(
     ] = None,
     agent_command: Annotated[str | None, typer.Option("--agent-command", help="A shell command as the agent.", show_default=False)] = None,
     agent_image: Annotated[str | None, typer.Option("--agent-image", help="A container image as the agent.", show_default=False)] = None,
+    agent_dir: Annotated[
+        Path | None,
+        typer.Option("--agent-dir", help="Folder with the module of module:Class; it is packed and stored.", show_default=False),
+    ] = None,
+    runner_image: Annotated[
+        str | None, typer.Option("--runner-image", help="Runner image that carries the agent's libraries.", show_default=False)
+    ] = None,
+    skills: Annotated[
+        Strings, _many("--skill", help="A skill, or a folder of skills, inside --agent-dir or the runner image; repeatable.")
+    ] = None,
     model: Annotated[str | None, typer.Option("--model", "-m", help="Model of the agent.", show_default=False)] = None,
     attempts: Annotated[int, typer.Option("--n-attempts", "-k", min=1, help="Attempts per task.")] = 1,
     concurrent: Annotated[int, typer.Option("--n-concurrent", "-n", min=1, help="Trials at a time.")] = 4,
@@ -50,8 +62,13 @@ def run(
     where: Annotated[Strings, _many("--where", metavar="KEY=VALUE", help="Of a folder: only tasks with this in [metadata].")] = None,
     agent_env: Annotated[Strings, _many("--agent-env", "--ae", help="NAME=VALUE for the agent; never a credential.")] = None,
     agent_env_secrets: Annotated[Strings, _many("--agent-env-secret", help="NAME=SECRET:KEY from a Secret of the namespace.")] = None,
+    env_secrets: Annotated[
+        Strings, _many("--env-secret", metavar="NAME=REFERENCE", help="A variable of this machine as a Secret that goes with the job.")
+    ] = None,
     agent_kwargs: Annotated[Strings, _many("--agent-kwarg", "--ak", help="NAME=VALUE argument of the agent; JSON or text.")] = None,
-    environment_env: Annotated[Strings, _many("--environment-env", "--ee", help="NAME=VALUE for ${NAME} templates of the tasks.")] = None,
+    environment_env: Annotated[
+        Strings, _many("--environment-env", "--ee", help="NAME=VALUE for the tasks' environments and templates.")
+    ] = None,
     verifier_env: Annotated[Strings, _many("--verifier-env", "--ve", help="NAME=VALUE for the tests.")] = None,
     disable_verification: Annotated[bool, typer.Option("--disable-verification", help="Run the agent, grade nothing.")] = False,
     timeout_multiplier: Annotated[float, typer.Option("--timeout-multiplier", help="Factor on all limits.")] = 1.0,
@@ -62,6 +79,9 @@ def run(
         float | None, typer.Option("--environment-build-timeout-multiplier", show_default=False)
     ] = None,
     artifact: Annotated[Strings, _many("--artifact", help="Path of the environment to save; repeatable.")] = None,
+    trace_dir: Annotated[
+        str | None, typer.Option("--trace-dir", help="Folder of the agent's traces, saved as traces.", show_default=False)
+    ] = None,
     reward_key: Annotated[str | None, typer.Option("--reward-key", help="The reward that counts; else reward.", show_default=False)] = None,
     threshold: Annotated[Strings, _many("--threshold", help="SCORE=NUMBER, such as reward.mean=0.8; else the job fails.")] = None,
     from_job: Annotated[
@@ -127,10 +147,13 @@ def run(
         agent=agent,
         agent_image=agent_image,
         agent_command=agent_command,
+        runner_image=runner_image,
+        skills=tuple(skills or ()),
         model=model,
         agent_kwargs=parse_kwargs(agent_kwargs or (), option="--agent-kwarg"),
         agent_env=parse_pairs(agent_env or (), option="--agent-env"),
         agent_env_secrets=parse_secrets(agent_env_secrets or (), option="--agent-env-secret"),
+        env_secrets=parse_pairs(env_secrets or (), option="--env-secret"),
         environment_env=parse_pairs(environment_env or (), option="--environment-env"),
         verifier_env=parse_pairs(verifier_env or (), option="--verifier-env"),
         disable_verification=disable_verification,
@@ -148,11 +171,14 @@ def run(
         agent_setup_timeout_multiplier=agent_setup_timeout_multiplier,
         environment_build_timeout_multiplier=environment_build_timeout_multiplier,
         artifacts=tuple(artifact or ()),
+        trace_dir=trace_dir,
         reward_key=reward_key,
         thresholds=parse_thresholds(threshold or (), option="--threshold"),
     )
     session = Session(cluster, store)
     source = folder or path
+    if agent_dir is not None and (agent is None or ":" not in agent):
+        raise InvalidSpec("--agent-dir", "goes with --agent module:Class")
     if where and source is None:
         raise InvalidSpec("--where", "goes with a folder: published tasks are chosen with -i and -x")
     # A bad agent or option is found before anything is published.
@@ -183,6 +209,11 @@ def run(
             raise typer.Exit(Exit.FAILED)
         note(counts(report))
         request = from_report(request, report, suite=source.resolve().name)
+    if agent_dir is not None:
+        from seatrial.sdk.agent_source import store_agent_source
+
+        stored = store_agent_source(agent_dir, namespace=session.cluster.namespace, settings=None if dry_run else session.settings)
+        request = replace(request, agent_source=stored)
     _execute(session, request, dry_run=dry_run, detach=detach, limits=(pending_timeout, job_timeout), output=output)
 
 
@@ -234,27 +265,35 @@ def _execute(
     limits: tuple[float | None, float | None],
     output: Output,
 ) -> None:
+    from seatrial.sdk.local_secrets import take_local_secrets
     from seatrial.sdk.request import build_job
 
-    send_body(
-        session, build_job(request, namespace=session.cluster.namespace), dry_run=dry_run, detach=detach, limits=limits, output=output
-    )
+    request, secret = take_local_secrets(request, os.environ)
+    body = build_job(request, namespace=session.cluster.namespace)
+    send_body(session, body, secret=secret, dry_run=dry_run, detach=detach, limits=limits, output=output)
 
 
 def send_body(
-    session: Session, body: dict[str, Any], *, dry_run: bool, detach: bool, limits: tuple[float | None, float | None], output: Output
+    session: Session,
+    body: dict[str, Any],
+    *,
+    secret: LocalSecret | None = None,
+    dry_run: bool,
+    detach: bool,
+    limits: tuple[float | None, float | None],
+    output: Output,
 ) -> None:
     """Create an EvalJob and follow it to its end, or print it."""
-    from seatrial.api.names import EVALJOB
     from seatrial.cli.console import note, show
     from seatrial.cli.watch import watch_job
+    from seatrial.sdk.local_secrets import create_job
 
     if dry_run:
         import yaml
 
         show(yaml.safe_dump(body, sort_keys=False).rstrip())
         return
-    name = session.cluster.create(EVALJOB, body)["metadata"]["name"]
+    name = create_job(session.cluster, body, secret)["metadata"]["name"]
     if detach:
         show(f"evaljob/{name}")
         return

@@ -34,6 +34,12 @@ RUNNER_AGENTS: Final = ("oracle", "nop")
 ImageRole = Literal["environment", "verifier"]
 """Whose image: the environment's, from ``environment/``, or the separate verifier's, from ``tests/``."""
 
+HARBOR_ROUTES: Final = (
+    "set agent.runnerImage to an image with `pip install 'harbor>=0.20,<0.27'` (Python 3.12 or newer) or to one built from "
+    "runner-image/Dockerfile.harbor"
+)
+"""The two ways to what only the Harbor package has."""
+
 _MUTABLE: Final = ("suspend", "cancel", "concurrency", "limits", "ttlSecondsAfterFinished")
 
 
@@ -281,14 +287,27 @@ def refuse_unsupported(
         ) is not None:
             raise PlanRefused(Reason.UNKNOWN_SCORE, f"spec.thresholds: nothing can produce {why}")
     agent = spec.agent
-    if agent.kind == "importPath":
-        raise PlanRefused(Reason.UNSUPPORTED_AGENT, "spec.agent.importPath is not supported by this version; use name, command or image")
     if agent.name is not None and agent.name not in RUNNER_AGENTS:
         known = ", ".join(RUNNER_AGENTS)
-        message = f"spec.agent.name {agent.name!r} is not carried by the runner image; use {known} or command"
+        message = f"spec.agent.name {agent.name!r} is not one of {known}. An agent of Harbor runs by importPath: {HARBOR_ROUTES}"
         raise PlanRefused(Reason.UNSUPPORTED_AGENT, message)
-    if agent.skills or agent.mcp_servers:
-        raise PlanRefused(Reason.UNSUPPORTED_AGENT, "spec.agent.skills and mcpServers are not supported yet: remove them")
+    if not takes_extras(agent) and (agent.skills or agent.mcp_servers):
+        message = f"spec.agent.name {agent.name} supports neither skills nor mcpServers: remove them, or use importPath"
+        raise PlanRefused(Reason.UNSUPPORTED_AGENT, message)
+    if agent.skills and agent.kind != "importPath":
+        message = f"spec.agent.skills goes with importPath: an agent by {agent.kind} puts its skills into the environment itself"
+        raise PlanRefused(Reason.UNSUPPORTED_AGENT, message)
+    for skill in agent.skills:
+        if "://" in skill or "@" in skill or ".." in skill.split("/"):
+            message = (
+                f"spec.agent.skills: {skill!r} is not supported by this version: put the folder into agent.source and give its path there"
+            )
+            raise PlanRefused(Reason.UNSUPPORTED_AGENT, message)
+
+
+def takes_extras(agent: AgentSpec) -> bool:
+    """Whether the agent may be given skills and MCP servers; oracle and nop ignore a task's, and a job may not name any for them."""
+    return agent.name is None
 
 
 def refuse_task(task: PlannedTask) -> PlannedTask:

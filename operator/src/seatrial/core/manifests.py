@@ -33,6 +33,7 @@ from seatrial.core.naming import label_value, pod_name
 from seatrial.core.trial_input import (
     Place,
     SecretSource,
+    agent_mcp_servers,
     agent_place,
     environment_env,
     environment_sources,
@@ -112,6 +113,8 @@ class Urls(NamedTuple):
     result: str
     work: AgentsWork | None = None
     """For the Pod of a separate verifier."""
+    source: str | None = None
+    """Of the agent's own code."""
 
 
 def build_trial_pod(
@@ -134,8 +137,9 @@ def build_trial_pod(
     containers[2]["env"] += hidden
     if spec.agent.image is not None:
         # First: the kubelet starts containers one after another, each with its hook, so our agent finds the lock of an image that lives.
-        containers.insert(0, _agent_image(spec, settings))
+        containers.insert(0, _agent_image(task, spec, settings))
     stage = _stage(task, urls, encoded_input, settings)
+    stage["env"] += _source(spec, urls)
     network = network_of(task.config.baseline_policy()) or "none"
     return _pod(plan, spec, trial, [stage, *containers], retry=retry, settings=settings, role=ROLE_TRIAL, network=network)
 
@@ -290,6 +294,15 @@ def _stage(task: PlannedTask, urls: Urls, encoded_input: str, settings: PodSetti
     return container
 
 
+def _source(spec: EvalJobSpec, urls: Urls) -> list[dict[str, Any]]:
+    if spec.agent.source is None or urls.source is None:
+        return []
+    return [
+        {"name": contract.VAR_SOURCE_URL, "value": escape(urls.source)},
+        {"name": contract.VAR_SOURCE_SHA256, "value": spec.agent.source.sha256},
+    ]
+
+
 def _environment(task: PlannedTask, spec: EvalJobSpec, settings: PodSettings, place: Place | None = None) -> dict[str, Any]:
     place = place or agent_place(task)
     return {
@@ -317,7 +330,7 @@ def _agent(task: PlannedTask, spec: EvalJobSpec, settings: PodSettings) -> dict[
     desk = [mount("desk", contract.DESK_DIR)] if spec.agent.image is not None else []
     solving = needed_refs(solution_env(task, spec), environment_sources(spec), where=f"[solution.env] of task {task.id}")
     env = _agent_env(spec)
-    return runner_container(
+    container = runner_container(
         contract.AGENT,
         contract.AGENT_UID,
         settings,
@@ -333,6 +346,10 @@ def _agent(task: PlannedTask, spec: EvalJobSpec, settings: PodSettings) -> dict[
         ],
         tmp="tmp-agent",
     )
+    if spec.agent.import_path is not None:
+        # What the user's class needs is the user's to say; only the node's memory bounds it.
+        del container["resources"]["limits"]
+    return container
 
 
 def _agent_env(spec: EvalJobSpec) -> list[dict[str, Any]]:
@@ -341,13 +358,15 @@ def _agent_env(spec: EvalJobSpec) -> list[dict[str, Any]]:
     return env + [{"name": name, "valueFrom": value_from(SecretSource("secretKeyRef", ref))} for name, ref in secrets]
 
 
-def _agent_image(spec: EvalJobSpec, settings: PodSettings) -> dict[str, Any]:
+def _agent_image(task: PlannedTask, spec: EvalJobSpec, settings: PodSettings) -> dict[str, Any]:
     """The user's own agent. Our ``agent`` container beside it prepares the environment and does what its client asks."""
     told = {
         contract.VAR_AGENT_CLIENT: f"{contract.BIN_DIR}/seatrial-env",
         contract.VAR_AGENT_INSTRUCTION: f"{contract.TASK_DIR}/{contract.INSTRUCTION_FILE}",
         contract.VAR_AGENT_KWARGS: json.dumps(dict(spec.agent.kwargs), sort_keys=True),
         contract.VAR_AGENT_LOGS: contract.LOGS_AGENT,
+        contract.VAR_AGENT_MCP_SERVERS: json.dumps(agent_mcp_servers(task, spec.agent)),
+        contract.VAR_AGENT_SKILLS_DIR: task.config.environment.skills_dir or "",
         contract.VAR_AGENT_MODEL: spec.agent.model or "",
         contract.VAR_AGENT_TRAJECTORY: f"{contract.LOGS_AGENT}/{contract.TRAJECTORY_FILE}",
         contract.VAR_AGENT_USAGE: f"{contract.LOGS_AGENT}/{contract.USAGE_FILE}",

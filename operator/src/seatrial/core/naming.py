@@ -68,6 +68,11 @@ def job_prefix(namespace: str, job: str, job_uid: str) -> str:
     return f"jobs/{namespace}/{job}-{job_uid}/"
 
 
+def archive_key(ref: str) -> str:
+    """``namespace/fileset#path`` as a key of the store."""
+    return f"filesets/{ref.replace('#', '/', 1)}"
+
+
 def plan_key(prefix: str) -> str:
     return f"{prefix}plan.json"
 

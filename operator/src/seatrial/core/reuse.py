@@ -31,7 +31,7 @@ CACHE_FORMAT: Final = 1
 IMPORTED: Final = "imported"
 """Agent of a saved trial that does not name one."""
 
-RESULT_FIELDS: Final = ("agent", "environment", "verifier", "errorPolicy", "timeouts", "resources", "artifacts")
+RESULT_FIELDS: Final = ("agent", "environment", "verifier", "errorPolicy", "timeouts", "resources", "artifacts", "traceDir")
 """Fields of the spec that can change a result. Not attempts, retry, concurrency, rewardKey, metrics, thresholds, pod."""
 
 

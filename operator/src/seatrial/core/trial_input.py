@@ -6,9 +6,9 @@ Why here and not in the runner: the runner trusts its input, and the operator is
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, TypedDict
 
-from seatrial.api.evaljob import AgentSpec, ArtifactSpec, EvalJobSpec, KeyRef
+from seatrial.api.evaljob import AgentSpec, EvalJobSpec, KeyRef, McpServer
 from seatrial.contract import (
     VAR_TEMPLATE_PREFIX,
     AgentInput,
@@ -17,6 +17,7 @@ from seatrial.contract import (
     EnvironmentInput,
     HealthcheckInput,
     JobRef,
+    McpServerInput,
     MetricInput,
     PolicyFlags,
     ScoringInput,
@@ -28,14 +29,18 @@ from seatrial.contract import (
     healthcheck_seconds,
 )
 from seatrial.core.expand import Trial
-from seatrial.core.frozen import FrozenPlan, PlannedTask, agent_name
+from seatrial.core.frozen import FrozenPlan, PlannedTask, agent_name, takes_extras
 from seatrial.errors import SeatrialError
 from seatrial.scoring.rewards import DEFAULT_REWARD
 from seatrial.taskpkg.model import Artifact, EnvironmentSection, Healthcheck, StepSection, VerifierSection
+from seatrial.taskpkg.model import McpServer as TaskMcpServer
 from seatrial.taskpkg.templates import required_variables, variable_of
 
 AGENT_SETUP_SECONDS: Final = 360.0
 """Harbor's default for agent setup."""
+TRACE_VARIABLE: Final = "TRACE_DIR"
+TRACE_FOLDER: Final = "traces"
+"""Below the trial's artifacts."""
 STEP_SECONDS: Final = 600.0
 """For what Harbor leaves without a limit in each step: ``setup.sh``, and keeping its logs and artifacts."""
 
@@ -72,9 +77,19 @@ def environment_sources(spec: EvalJobSpec) -> Sources:
 
 
 def verifier_env(task: PlannedTask, spec: EvalJobSpec, step: StepSection | None = None) -> dict[str, str]:
-    """``[verifier.env]``, the step's above it, and the job's own above both; a Secret of the job is a template of its own name."""
+    """``[verifier.env]``, the step's above it, and the job's own above both; a Secret of the job is a template of its own name.
+
+    Below all, ``TRACE_DIR`` says where the agent's traces are.
+    """
     own = {} if step is None else step.verifier.env
-    return {**task.config.verifier.env, **own, **spec.verifier.env, **{name: f"${{{name}}}" for name in spec.verifier.env_secrets}}
+    traces = {} if spec.trace_dir is None else {TRACE_VARIABLE: spec.trace_dir}
+    return {
+        **traces,
+        **task.config.verifier.env,
+        **own,
+        **spec.verifier.env,
+        **{name: f"${{{name}}}" for name in spec.verifier.env_secrets},
+    }
 
 
 def grading_refs(task: PlannedTask, spec: EvalJobSpec) -> dict[str, SecretSource]:
@@ -149,14 +164,16 @@ def separate_place(task: PlannedTask) -> Place | None:
 
 
 def environment_env(task: PlannedTask, spec: EvalJobSpec, place: Place | None = None) -> list[dict[str, Any]]:
-    """``[environment.env]`` as ``env`` of the container: templates become literals or ``valueFrom``; ``$(`` is escaped.
+    """``[environment.env]`` and above it the job's literals as ``env`` of the container: templates become literals or ``valueFrom``.
+
+    ``$(`` is escaped.
 
     Raises:
         MissingVariable: a template without a source and without a default.
     """
     sources, env = environment_sources(spec), []
     place = place or agent_place(task)
-    for name, value in place.section.env.items():
+    for name, value in {**place.section.env, **spec.environment.env}.items():
         variable = variable_of(value)
         if variable is not None and variable.name in sources.refs:
             env.append({"name": name, "valueFrom": value_from(sources.refs[variable.name])})
@@ -248,6 +265,7 @@ def build_input(
             kwargs=dict(spec.agent.kwargs),
             env_names=sorted({*spec.agent.env, *spec.agent.env_secrets}),
             user=config.agent.user,
+            **_extras(task, spec.agent),
         ),
         environment=EnvironmentInput(
             workdir=environment.workdir,
@@ -266,7 +284,7 @@ def build_input(
         ),
         solution_env=solving_env,
         variables=dict(spec.environment.env),
-        artifacts=_artifacts(config.artifacts, spec.artifacts),
+        artifacts=_artifacts(spec, config.artifacts),
         timeouts=limits,
         error_policy=error_overrides(spec),
         config=_trial_config(plan, spec, trial, task),
@@ -288,9 +306,48 @@ def build_input(
     return given
 
 
-def _agent_kind(agent: AgentSpec) -> Literal["oracle", "nop", "command", "image"]:
+class _Extras(TypedDict, total=False):
+    mcp_servers: list[McpServerInput]
+    skills: list[str]
+    skills_dir: str | None
+
+
+def _extras(task: PlannedTask, agent: AgentSpec) -> _Extras:
+    """Skills and MCP servers for agents that may have them; absent where there are none."""
+    extras = _Extras()
+    if servers := agent_mcp_servers(task, agent):
+        extras["mcp_servers"] = servers
+    if agent.skills:
+        extras["skills"] = list(agent.skills)
+    if takes_extras(agent) and task.config.environment.skills_dir:
+        extras["skills_dir"] = task.config.environment.skills_dir
+    return extras
+
+
+def agent_mcp_servers(task: PlannedTask, agent: AgentSpec) -> list[McpServerInput]:
+    """The task's servers and the job's; of two with one name the job's. oracle and nop ignore them."""
+    if not takes_extras(agent):
+        return []
+    servers = {server.name: _mcp_server(server) for server in task.config.environment.mcp_servers}
+    return list({**servers, **{server.name: _mcp_server(server) for server in agent.mcp_servers}}.values())
+
+
+def _mcp_server(server: TaskMcpServer | McpServer) -> McpServerInput:
+    return McpServerInput(
+        name=server.name,
+        transport=server.transport,
+        url=server.url,
+        command=server.command,
+        args=list(server.args),
+        headers=dict(server.headers),
+    )
+
+
+def _agent_kind(agent: AgentSpec) -> Literal["oracle", "nop", "command", "image", "importPath"]:
     if agent.image is not None:
         return "image"
+    if agent.import_path is not None:
+        return "importPath"
     if agent.command is not None:
         return "command"
     return "nop" if agent.name == "nop" else "oracle"
@@ -332,7 +389,7 @@ def _step(task: PlannedTask, spec: EvalJobSpec, step: StepSection) -> StepInput:
         verifier_timeout=verifier,
         healthcheck=_healthcheck(step.healthcheck),
         collect=[*_collect(config.verifier), *_collect(step.verifier)],
-        artifacts=_artifacts(config.artifacts, spec.artifacts, step.artifacts),
+        artifacts=_artifacts(spec, config.artifacts, step.artifacts),
         min_reward=step.min_reward,
     )
 
@@ -356,14 +413,17 @@ def _collect(section: VerifierSection) -> list[CollectInput]:
     ]
 
 
-def _artifacts(task: Sequence[Artifact], job: Sequence[ArtifactSpec], step: Sequence[Artifact] = ()) -> list[ArtifactInput]:
-    """In the order in which they claim their places: the task's, the job's, the step's."""
-    own = [ArtifactInput(source=one.source, destination=one.destination, exclude=list(one.exclude), service=None) for one in job]
+def _artifacts(spec: EvalJobSpec, task: Sequence[Artifact], step: Sequence[Artifact] = ()) -> list[ArtifactInput]:
+    """In the order in which they claim their places: the traces, the task's, the job's, the step's."""
+    traces = []
+    if spec.trace_dir is not None:
+        traces.append(ArtifactInput(source=spec.trace_dir, destination=TRACE_FOLDER, exclude=[], service=None))
+    own = [ArtifactInput(source=one.source, destination=one.destination, exclude=list(one.exclude), service=None) for one in spec.artifacts]
     before, after = (
         [ArtifactInput(source=one.source, destination=one.destination, exclude=list(one.exclude), service=one.service) for one in items]
         for items in (task, step)
     )
-    return [*before, *own, *after]
+    return [*traces, *before, *own, *after]
 
 
 def error_overrides(spec: EvalJobSpec) -> dict[str, PolicyFlags]:

@@ -191,8 +191,12 @@ class Executor:
                 logs_sha256=agent_row.logs_sha256 or "",
                 result=self._store.presign_get(naming.result_key(prefix, trial.name, agent_row.retry), expires_seconds=seconds),
             )
+        source = None
+        if spec.agent.source is not None and action.verifies is None:
+            source = self._store.presign_get(naming.archive_key(spec.agent.source.ref), expires_seconds=seconds)
         urls = Urls(
             work=work,
+            source=source,
             archive=self._store.presign_get(task.archive_key, expires_seconds=seconds),
             logs=self._store.presign_put(naming.logs_key(prefix, trial.name, retry), expires_seconds=seconds),
             result=self._store.presign_put(naming.result_key(prefix, trial.name, retry), expires_seconds=seconds),

@@ -33,6 +33,7 @@ from seatrial.core.frozen import (
 )
 from seatrial.core.manifests import url_seconds
 from seatrial.core.measures import MetricUnsupported, read_scoring
+from seatrial.core.naming import archive_key
 from seatrial.core.reuse import Source, Tasks, adopt_cached, adopt_job, final_rows, identity, rescore_plan, saved_plan
 from seatrial.core.saved import SavedTrial, SavedTrialsRefused, parse_saved
 from seatrial.core.scores import MetricRule
@@ -45,7 +46,6 @@ from seatrial.effects.revisions import Revision, RevisionMismatch, Revisions
 from seatrial.effects.rows import find_cached
 from seatrial.effects.settings import Settings
 from seatrial.effects.store import MAX_EXPIRES_SECONDS
-from seatrial.effects.task_verify import archive_key
 from seatrial.effects.taskset_pin import Member, Pinner
 from seatrial.errors import AlreadyExists, InvalidSpec, NotFound
 from seatrial.taskpkg.imagekey import image_key
@@ -108,6 +108,8 @@ class Planner:
     async def _planned(self, job: EvalJob) -> FrozenPlan:
         """A plan from references, with the results that are reused."""
         meta, spec = job.metadata, job.spec
+        if (source := spec.agent.source) is not None:
+            check_namespace(source.ref.partition("/")[0], namespace=meta.namespace, settings=self._settings, text="spec.agent.source.ref")
         resolved = await self._members(job)
         tasks = await self._tasks(resolved.members)
         plan = await asyncio.to_thread(

@@ -16,6 +16,7 @@ from seatrial.api.meta import StatusText
 from seatrial.api.reasons import Reason
 from seatrial.api.task import Task, TaskImages, TaskResources, TaskSummary, TaskTimeouts
 from seatrial.core.frozen import config_to_json
+from seatrial.core.naming import archive_key
 from seatrial.effects.aiostore import AsyncStore
 from seatrial.effects.revisions import Revision, RevisionMismatch, Revisions, UnknownRevision
 from seatrial.effects.settings import Settings
@@ -196,11 +197,6 @@ def _build_context(folder: Path) -> str | None:
     except (ContextError, OSError):
         # For the builder to refuse, with its own words, and only when a job needs the image.
         return None
-
-
-def archive_key(ref: str) -> str:
-    """``namespace/fileset#path`` as a key of the store."""
-    return f"filesets/{ref.replace('#', '/', 1)}"
 
 
 def task_content(task: Task, facts: Facts) -> dict[str, Any]:

@@ -12,12 +12,12 @@ from seatrial.api.names import TASK
 from seatrial.api.reasons import ConditionType, Reason
 from seatrial.api.taskset import Taskset
 from seatrial.core.frozen import PlanRefused
+from seatrial.core.naming import archive_key
 from seatrial.core.status import condition_of
 from seatrial.effects.aiostore import AsyncStore
 from seatrial.effects.references import LATEST, NotYet, Objects, Ref, check_namespace, parse_ref
 from seatrial.effects.revisions import Revision, RevisionMismatch, Revisions, UnknownRevision
 from seatrial.effects.settings import Settings
-from seatrial.effects.task_verify import archive_key
 from seatrial.errors import AlreadyExists, NotFound
 
 MANIFEST_BYTES: Final = 256 * 1024 * 1024

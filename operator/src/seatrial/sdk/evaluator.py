@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar
 from seatrial.api.names import EVALJOB
 from seatrial.core.saved import SavedTrial, recorded_key
 from seatrial.effects.store import Store, StoreSettings
+from seatrial.sdk.agent_source import store_agent_source
 from seatrial.sdk.cluster import Cluster, ClusterSettings, Raw
 from seatrial.sdk.jobs import Job, is_finished, submit
 from seatrial.sdk.metric_bundle import Metrics
@@ -137,6 +138,7 @@ class Evaluator:
         target: HarborAgentTaskRunner | None = None,
         trials: Sequence[SavedTrial] | None = None,
         evidence: FolderEvidence | None = None,
+        agent_dir: str | Path | None = None,
         **options: Any,
     ) -> Job:
         """Create an EvalJob; ``options`` are those of ``JobRequest``.
@@ -146,6 +148,7 @@ class Evaluator:
             trials: score these saved trials, of the tasks of ``taskset``, instead of running anything. Takes ``name``, ``metrics`` and
                 ``thresholds``.
             evidence: where the trials' files are; they are stored beside the trials.
+            agent_dir: folder with the module of an ``agent`` of the form ``module:Class``; it is packed and stored.
 
         Raises:
             TypeError: target and trials, trials without a taskset, or a target that cannot be submitted.
@@ -162,7 +165,9 @@ class Evaluator:
             if target.config is None or agent is not None:
                 raise TypeError("target must be a task runner with a configuration, and names the agent itself")
             options = {**target.config.options(), **options}
-            agent = options.pop("agent")
+            agent, agent_dir = options.pop("agent"), options.pop("agent_dir")
+        if agent_dir is not None:
+            options["agent_source"] = store_agent_source(Path(agent_dir), namespace=self.namespace, settings=self.store().settings)
         return self._job(submit(self._cluster, JobRequest(taskset=taskset, tasks=tuple(tasks), agent=agent, **options)))
 
     def _saved_body(

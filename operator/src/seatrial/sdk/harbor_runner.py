@@ -34,6 +34,8 @@ class HarborRuntimeConfig:
     agent_name: str | None = "oracle"
     agent_import_path: str | None = None
     """``module:Class``; overrides ``agent_name``."""
+    agent_dir: str | Path | None = None
+    """Folder with that module: packed and stored at submission."""
     agent_model_name: str | None = None
     agent_kwargs: Mapping[str, Any] = field(default_factory=dict)
     env_secrets: Mapping[str, str] = field(default_factory=dict)
@@ -43,6 +45,7 @@ class HarborRuntimeConfig:
     n_concurrent_trials: int = 4
     max_retries: int = 0
     artifacts: Sequence[str] = ()
+    trace_dir: str | None = None
     reward_key: str = "reward"
     timeout_multiplier: float = 1.0
     agent_timeout_multiplier: float | None = None
@@ -60,6 +63,8 @@ class HarborRuntimeConfig:
         """
         if not self.agent_import_path and not self.agent_name:
             raise UnsubmittableRunnerError("config", "Harbor config selects no agent: set agent_name or agent_import_path.")
+        if self.agent_dir is not None and not self.agent_import_path:
+            raise UnsubmittableRunnerError("agent_dir", "agent_dir only applies to a custom agent_import_path")
         try:
             json.dumps(dict(self.agent_kwargs), allow_nan=False)
         except (TypeError, ValueError) as error:
@@ -72,6 +77,7 @@ class HarborRuntimeConfig:
             secrets[variable] = (secret, key)
         return {
             "agent": self.agent_import_path or self.agent_name,
+            "agent_dir": self.agent_dir,
             "model": self.agent_model_name,
             "agent_kwargs": dict(self.agent_kwargs),
             "agent_env": dict(self.env_vars),
@@ -80,6 +86,7 @@ class HarborRuntimeConfig:
             "concurrency": self.n_concurrent_trials,
             "max_retries": self.max_retries,
             "artifacts": tuple(self.artifacts),
+            "trace_dir": self.trace_dir,
             "reward_key": self.reward_key,
             "timeout_multiplier": self.timeout_multiplier,
             "agent_timeout_multiplier": self.agent_timeout_multiplier,

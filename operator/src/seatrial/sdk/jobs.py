@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,10 +14,12 @@ from seatrial.effects.store import Store
 from seatrial.errors import Forbidden, NotFound, SeatrialError
 from seatrial.sdk.cluster import Cluster, Event
 from seatrial.sdk.exports import to_arrow, to_frame
+from seatrial.sdk.local_secrets import create_job, take_local_secrets
 from seatrial.sdk.metric_script import run_script
 from seatrial.sdk.request import JobRequest, build_job
 from seatrial.sdk.results import JobFiles, Raw, Summary, TrialRecord, flat_range, flat_score, read_bundle, reward_rows
 from seatrial.sdk.reuse import rerun_body, rescore_body
+from seatrial.sdk.traces import Trace, primary_trace
 
 if TYPE_CHECKING:
     from seatrial.sdk.local import EvaluationResult
@@ -57,7 +60,8 @@ def submit(cluster: Cluster, request: JobRequest, *, dry_run: bool = False) -> R
         InvalidSpec: it is refused, here or by the server.
         AlreadyExists: there is a job of this name.
     """
-    return cluster.create(EVALJOB, build_job(request, namespace=cluster.namespace), dry_run=dry_run)
+    request, secret = take_local_secrets(request, os.environ)
+    return create_job(cluster, build_job(request, namespace=cluster.namespace), secret, dry_run=dry_run)
 
 
 def follow(
@@ -260,6 +264,14 @@ class Job:
         from seatrial.sdk.local import EvaluationResult
 
         return EvaluationResult(self.refresh().files.bundle(self._raw))
+
+    def trace(self, trial: TrialRecord) -> Trace | None:
+        """What the agent did in an ended trial: its OpenTelemetry trace, else its ATIF one; None without any.
+
+        Raises:
+            NotFound: the trial stored no archive.
+        """
+        return primary_trace(self.files.members(trial))
 
     def trials(self) -> tuple[TrialRecord, ...]:
         """Every trial as far as it is, in plan order.

@@ -34,11 +34,19 @@ class JobRequest:
     """A name such as ``oracle``; ``module:Class``; None: oracle, unless image or command is given."""
     agent_image: str | None = None
     agent_command: str | None = None
+    agent_source: tuple[str, str] | None = None
+    """Stored archive with the module of ``module:Class``: reference and sha256, as ``store_agent_source`` gives them."""
+    runner_image: str | None = None
+    """Beside a name or ``module:Class``."""
+    skills: Sequence[str] = ()
+    mcp_servers: Sequence[Mapping[str, Any]] = ()
     model: str | None = None
     agent_kwargs: Mapping[str, Any] = field(default_factory=dict)
     agent_env: Mapping[str, str] = field(default_factory=dict)
     agent_env_secrets: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     """Variable -> (Secret, key)."""
+    env_secrets: Mapping[str, str] = field(default_factory=dict)
+    """Variable -> reference to a variable of this machine, such as ``my-workspace/openai-api-key``; see ``local_secrets``."""
     environment_env: Mapping[str, str] = field(default_factory=dict)
     verifier_env: Mapping[str, str] = field(default_factory=dict)
     disable_verification: bool = False
@@ -61,6 +69,7 @@ class JobRequest:
     thresholds: Mapping[str, float] = field(default_factory=dict)
     """Score -> smallest value that passes."""
     artifacts: Sequence[str] = ()
+    trace_dir: str | None = None
     deadline: str | None = None
     max_errored: int | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -107,6 +116,7 @@ def build_job(request: JobRequest, *, namespace: str) -> dict[str, Any]:
         "metrics": [{"type": "script", "script": dict(script)} for script in request.metric_scripts],
         "thresholds": [{"score": score, "atLeast": value} for score, value in request.thresholds.items()],
         "artifacts": [{"source": source} for source in request.artifacts],
+        "traceDir": request.trace_dir,
     }
     body = {
         "apiVersion": API_VERSION,
@@ -181,7 +191,11 @@ def _agent(request: JobRequest) -> dict[str, Any]:
     return _without_empty(
         {
             **(given or {"name": "oracle"}),
+            "runnerImage": request.runner_image,
+            "source": request.agent_source and {"ref": request.agent_source[0], "sha256": request.agent_source[1]},
             "model": request.model,
+            "skills": list(request.skills),
+            "mcpServers": [dict(server) for server in request.mcp_servers],
             "kwargs": dict(request.agent_kwargs),
             "env": dict(request.agent_env),
             "envSecrets": {name: {"name": secret, "key": key} for name, (secret, key) in request.agent_env_secrets.items()},
