@@ -12,11 +12,13 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 VERSION: Final = "0.26.0"
+_BESIDE: Final = ("kubernetes",)
+"""For Harbor's environments on Kubernetes."""
 _NEW_ENOUGH: Final = "import sys, venv; sys.exit(sys.version_info < (3, 12))"
 _INSTALL_SECONDS: Final = 900
 
@@ -30,9 +32,12 @@ def harbor_python(version: str = VERSION) -> Path | None:
     folder = cache / version
     with (cache / f"{version}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (folder / ".complete").exists():
+        wanted = [f"harbor=={version}", *_BESIDE]
+        mark = folder / ".complete"
+        if not mark.exists() or mark.read_text() != " ".join(wanted):
             try:
-                _make(folder, version)
+                _make(folder, wanted)
+                mark.write_text(" ".join(wanted))
             except (OSError, subprocess.SubprocessError) as error:
                 output = getattr(error, "stderr", None) or ""
                 sys.stderr.write(f"no Python with harbor {version}: {error}\n{output[-2000:]}\n")
@@ -40,11 +45,10 @@ def harbor_python(version: str = VERSION) -> Path | None:
     return folder / "bin" / "python"
 
 
-def _make(folder: Path, version: str) -> None:
+def _make(folder: Path, wanted: Sequence[str]) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     _uv("venv", "--python", _base_python(), str(folder))
-    _uv("pip", "install", "--python", str(folder / "bin" / "python"), f"harbor[ack]=={version}")
-    (folder / ".complete").touch()
+    _uv("pip", "install", "--python", str(folder / "bin" / "python"), *wanted)
 
 
 def _base_python() -> str:

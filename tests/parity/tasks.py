@@ -13,14 +13,13 @@ HEAD: Final = """schema_version = "1.4"
 name = "parity/{name}"
 [agent]
 timeout_sec = {agent_seconds}
-{agent}
 [verifier]
 timeout_sec = {verifier_seconds}
-{verifier}
 [environment]
 docker_image = "{image}"
 cpus = 1
 memory_mb = 128
+storage_mb = 256
 build_timeout_sec = 120.0
 {environment}
 {sections}
@@ -34,8 +33,6 @@ class ParityTask(NamedTuple):
     solve: str | None = "true"
     test: str | None = "echo 1 > /logs/verifier/reward.txt"
     top: str = ""
-    agent: str = ""
-    verifier: str = ""
     environment: str = ""
     sections: str = ""
     agent_seconds: float = 60.0
@@ -77,12 +74,11 @@ TASKS: Final[dict[str, ParityTask]] = {
     "unhealthy": ParityTask(
         "a healthcheck that fails", sections="[environment.healthcheck]\ncommand = 'exit 1'\ninterval_sec = 0.1\nretries = 2\n"
     ),
-    "users": ParityTask(
-        "users by name",
-        agent='user = "nobody"',
-        verifier='user = "root"',
-        solve="id -un > /tmp/who",
-        test=f'[ "$(cat /tmp/who)-$(id -un)" = nobody-root ] && echo 1 > {REWARD}',
+    "workdir": ParityTask(
+        "a working directory",
+        environment='workdir = "/usr/local"',
+        solve="pwd > /tmp/where",
+        test=f'[ "$(cat /tmp/where)-$PWD" = /usr/local-/usr/local ] && echo 1 > {REWARD}',
     ),
     "variables": ParityTask(
         "variables of environment, solution and tests",
