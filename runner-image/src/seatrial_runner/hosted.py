@@ -17,8 +17,10 @@ from seatrial import contract
 from seatrial.contract import SOURCE_DIR, TrialInput
 from seatrial_runner.desk import Desk
 from seatrial_runner.faults import Fault, interrupted
+from seatrial_runner.live import LiveLog
 from seatrial_runner.paths import Paths
 from seatrial_runner.prepare import read_bytes, workdir_of
+from seatrial_runner.redact import Redactor
 from seatrial_runner.stop import Stop
 from seatrial_runner.usage import stated_figures
 from seatrial_runner.watch import TimedOut, Watcher
@@ -105,7 +107,8 @@ class HostedAgent:
         desk = self._desk(given.watcher, given.user)
         request = {"op": "run", "user": given.user, "instruction": read_bytes(given.instruction).decode(), "output": _output(self._paths)}
         try:
-            answer = self._ask(request, given.watcher, phase="run", result=given.result)
+            with LiveLog(_output(self._paths), sys.stdout.buffer, Redactor(given.hidden)):
+                answer = self._ask(request, given.watcher, phase="run", result=given.result)
         finally:
             desk.close()
         _take_context(answer, given.result)
