@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from seatrial.core.bundle import build_tables
 from seatrial.core.frozen import PlanRefused, Submission, decode_plan, encode_plan
+from seatrial.core.measures import PlannedMetric, TaskScoring
 from seatrial.core.reuse import Tasks, saved_plan
 from seatrial.core.rows import Origin, Row, TrialError, to_json
 from seatrial.core.saved import SavedTrial, SavedTrialsRefused, attempts, parse_saved, recorded_key, saved_row
@@ -142,6 +143,7 @@ def test_everything_that_a_job_keeps_of_a_trial_is_read_again() -> None:
         leftover_processes=3,
         changed_tools=2,
         usage={"n_input_tokens": 10.0},
+        measures={"exact-match": {"exact-match": 1.0}, "f1": "the trial has no trajectory"},
     )
     (trial,) = parse(line(**to_json(row), metadata=metadata(reward=0.5, style=1.0)))
     assert saved_row(trial, "filesets/evals/s/") == replace(row, pod="", origin=Origin("filesets/evals/s/", "a__1", 2))
@@ -165,11 +167,15 @@ json_values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
     max_leaves=8,
 )
-FIELDS = ("id", "task_id", "status", "evidence", "error", "metadata", "measurements", *ROW, "seconds", "usage", "attempt", "agent")
-JOB = make_job().tasks(make_task("bench/a"))
+FIELDS = ("id", "task_id", "status", "evidence", "error", "metadata", "measurements", *ROW, "seconds", "usage", "measures", "attempt")
+JOB = make_job().tasks(make_task("bench/a", scoring=TaskScoring((PlannedMetric("exact-match", {"reference": "Done"}),))))
 
 
-@given(st.dictionaries(st.sampled_from(FIELDS), json_values, max_size=8))
+odd_measures = st.fixed_dictionaries({"measures": st.dictionaries(st.sampled_from(["exact-match", "x"]), json_values, max_size=2)})
+odd_outputs = json_values.map(lambda value: {"measures": {"exact-match": {"exact-match": value}}})
+
+
+@given(st.dictionaries(st.sampled_from(FIELDS), json_values, max_size=8) | odd_measures | odd_outputs)
 def test_whatever_a_line_holds_it_is_refused_or_becomes_a_whole_bundle(body: dict[str, Any]) -> None:
     try:
         trials = parse_saved(json.dumps({**line(**ROW, metadata=metadata(reward=1.0)), **body}).encode())

@@ -128,7 +128,10 @@ def _score(trial: Trial, metric: str, specs: Sequence[OutputSpec], measures: Mea
     values: dict[str, Value] = {}
     for name, value in found.items():
         # NaN and the infinities travel as text.
-        values[name] = float(value) if isinstance(value, str) and kinds.get(name) in ("continuous", "discrete") else value
+        try:
+            values[name] = float(value) if isinstance(value, str) and kinds.get(name) in ("continuous", "discrete") else value
+        except ValueError:
+            return MetricScore(trial.task, trial.name, metric, None, f"reported no number under {name}"[:200], {"trial_status": "scored"})
     return MetricScore(trial.task, trial.name, metric, values)
 
 

@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 
 from seatrial.api.evaljob import MAX_TRIALS
 from seatrial.api.reasons import Reason
-from seatrial.contract import CAUSES, error_name
+from seatrial.contract import CAUSES, ContractBroken, Measures, error_name, read_measures
 from seatrial.core import rows
 from seatrial.core.frozen import PlanRefused
 from seatrial.core.observe import format_time, parse_time
@@ -231,12 +231,21 @@ def _own_row(trial: SavedTrial) -> Row:
         leftover_processes=_count(body.get("leftoverProcesses")),
         changed_tools=_count(body.get("changedTools")),
         usage=_amounts(body.get("usage")),
+        measures=_measures(body.get("measures")),
     )
 
 
 def _amounts(value: object) -> dict[str, float]:
     """Named numbers of something that there can only be more of; what no trial can have taken is left out."""
     return {name[:100]: number for name, number in parse_rewards(_mapping(value)).values.items() if 0 <= number <= MOST_AMOUNT}
+
+
+def _measures(value: object) -> Measures:
+    """What the task's own metrics found; nothing where that cannot be read."""
+    try:
+        return read_measures({} if value is None else value)
+    except ContractBroken:
+        return {}
 
 
 def _count(value: object) -> int:
