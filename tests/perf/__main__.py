@@ -30,7 +30,6 @@ def main() -> None:
     sizes = arguments.trials or [100, 1000]
     command = f"python -m tests.perf {' '.join(sys.argv[1:])}".strip()
     folder = Path(tempfile.mkdtemp(prefix="seatrial-perf-"))
-    figures: list[Figure] = []
     with Plane(folder, shares=Shares(busy_ms=arguments.busy_ms), keep=arguments.keep) as plane:
         print(f"control plane at {plane.server}, folder {folder}", flush=True)
         load = Load(plane)
@@ -44,35 +43,36 @@ def main() -> None:
         load.publish(TASKS)
         wait_for("verified Tasks", load.verified, seconds=120, every=1.0)
         for size in sizes:
-            names = submit(load, size, jobs=arguments.jobs, concurrency=arguments.concurrency)
-            if arguments.handover:
-                operator, found = handovers(load, operator, names[0], size // arguments.jobs, command=command)
-                figures += found
-                load.watch(operator, lambda names=names: load.ended(names), seconds=LIMIT_SECONDS)  # type: ignore[misc]
-                load.check(names, trials=size // arguments.jobs)
-                for item in found:
-                    print(f"  {item.name}: {item.value:g} {item.unit}  {item.note}", flush=True)
-                continue
-            if arguments.restart:
-                found = measure_until(load, operator, names[0], size * RESTART_PERCENT // 100, of=size, command=command)
-                operator, again = restart(load, operator, size, command=command)
-                load.watch(operator, lambda names=names: load.ended(names), seconds=LIMIT_SECONDS)  # type: ignore[misc]
-                print(f"outcomes {dict(load.check(names, trials=size))}", flush=True)
-                figures += [*found, *again, status_size(load, names, label(names, size), command=command)]
-                for item in figures[-len(again) - 1 :]:
-                    print(f"  {item.name}: {item.value:g} {item.unit}  {item.note}", flush=True)
-                continue
-            figures += measure(load, operator, names, size, command=command)
+            operator = run(load, operator, size, arguments, command=command)
         if not arguments.trials:
             names = submit(load, 1000, jobs=100, concurrency=5)
-            figures += measure(load, operator, names, 1000, command=command)
+            record(measure(load, operator, names, 1000, command=command))
         if arguments.profile:
             operator.stop()
             pstats.Stats(str(arguments.profile)).sort_stats("tottime").print_stats(45)
             print("longest calls of the event loop, in CPU seconds under the profiler:")
             print(Path(f"{arguments.profile}.callbacks").read_text())
-    if not arguments.profile:
-        record(figures)
+
+
+def run(load: Load, operator: OperatorProcess, size: int, arguments: argparse.Namespace, *, command: str) -> OperatorProcess:
+    """One load to its end; its figures are recorded as they come, unless a profiler falsifies them. The answer is the last operator."""
+    keep = (lambda figures: None) if arguments.profile else record
+    names = submit(load, size, jobs=arguments.jobs, concurrency=arguments.concurrency)
+    if not (arguments.handover or arguments.restart):
+        keep(measure(load, operator, names, size, command=command))
+        return operator
+    if arguments.handover:
+        operator, found = handovers(load, operator, names[0], size // arguments.jobs, command=command)
+    else:
+        keep(measure_until(load, operator, names[0], size * RESTART_PERCENT // 100, of=size, command=command))
+        operator, found = restart(load, operator, size, command=command)
+    load.watch(operator, lambda: load.ended(names), seconds=LIMIT_SECONDS)
+    print(f"outcomes {dict(load.check(names, trials=size // len(names)))}", flush=True)
+    found.append(status_size(load, names, label(names, size), command=command))
+    keep(found)
+    for item in found:
+        print(f"  {item.name}: {item.value:g} {item.unit}  {item.note}", flush=True)
+    return operator
 
 
 def submit(load: Load, trials: int, *, jobs: int, concurrency: int) -> list[str]:
