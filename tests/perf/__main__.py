@@ -1,7 +1,7 @@
 """``python -m tests.perf``: the control loop under load, against a real API server; figures go to ``build/bench.json`` and the docs.
 
 python -m tests.perf                        100 and 1,000 trials, then 100 jobs of 10
-python -m tests.perf --trials 10000 --bystanders 10000 --restart    one job of that size, and what a restart near its end costs
+python -m tests.perf --trials 10000 --bystanders 10000 --restart 90    one job of that size, and what a restart near its end costs
 python -m tests.perf --trials 1000 --profile build/operator.prof
 """
 
@@ -22,7 +22,6 @@ from .stages import Shares
 
 TASKS = 10
 LIMIT_SECONDS = 1800
-RESTART_PERCENT = 90
 
 
 def main() -> None:
@@ -64,14 +63,16 @@ def run(load: Load, operator: OperatorProcess, size: int, arguments: argparse.Na
     if arguments.handover:
         operator, found = handovers(load, operator, names[0], size // arguments.jobs, command=command)
     else:
-        keep(measure_until(load, operator, names[0], size * RESTART_PERCENT // 100, of=size, command=command))
+        keep(measure_until(load, operator, names[0], size * arguments.restart // 100, of=size, command=command))
         operator, found = restart(load, operator, size, command=command)
-    load.watch(operator, lambda: load.ended(names), seconds=LIMIT_SECONDS)
-    print(f"outcomes {dict(load.check(names, trials=size // len(names)))}", flush=True)
-    found.append(status_size(load, names, label(names, size), command=command))
     keep(found)
     for item in found:
         print(f"  {item.name}: {item.value:g} {item.unit}  {item.note}", flush=True)
+    load.watch(operator, lambda: load.ended(names), seconds=LIMIT_SECONDS)
+    print(f"outcomes {dict(load.check(names, trials=size // len(names)))}", flush=True)
+    largest = status_size(load, names, label(names, size), command=command)
+    keep([largest])
+    print(f"  {largest.name}: {largest.value:g} {largest.unit}", flush=True)
     return operator
 
 
@@ -156,7 +157,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--bystanders", type=int, default=0, help="Tasks that exist beside the ones in use")
     parser.add_argument("--busy-ms", type=int, default=2000, help="shortest life of a Pod")
     parser.add_argument("--handover", action="store_true", help="replace the leader twice under each load, and measure that instead")
-    parser.add_argument("--restart", action="store_true", help="kill the operator when nine tenths of a load of one job have ended")
+    parser.add_argument(
+        "--restart", type=int, metavar="PERCENT", help="kill the operator when so many trials of a load of one job have ended"
+    )
     parser.add_argument("--profile", type=Path, help="run the operator under cProfile and print what dominates; records no figure")
     parser.add_argument("--keep", action="store_true", help="leave data and logs")
     return parser.parse_args()
