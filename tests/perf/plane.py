@@ -244,15 +244,18 @@ class Plane:
             OSError: no answer, or one that is not 2xx.
         """
         data = json.dumps(body).encode() if body is not None else None
-        connection = self._connection = self._connection or self._connect()
+        kept, self._connection = self._connection, None
+        connection = kept or self._connect()
         try:
             connection.request(method, path, body=data, headers={"Content-Type": f"application/{kind}"})
             answer = connection.getresponse()
             content = answer.read()
         except (OSError, http.client.HTTPException) as error:
             connection.close()
-            self._connection = None
+            if kept is not None:  # the server closes what is idle
+                return self.api(method, path, body, parse=parse, kind=kind)
             raise ConnectionError(f"{method} {path}: {error!r}") from error
+        self._connection = connection
         if not 200 <= answer.status < 300:
             raise OSError(f"{method} {path}: {answer.status} {content[:500].decode(errors='replace')}")
         return json.loads(content) if parse else content
