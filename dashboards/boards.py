@@ -174,7 +174,12 @@ JOB: Final = Dashboard(
             height=4,
         ),
         Panel("Trials", (Query(f"sum by (state) (seatrial_job_trials{_JOB})", "{{state}}"),), "By state.", width=12, stacked=True),
-        Panel("Mean over time", (Query(f"max(seatrial_job_mean{_JOB})", "mean"),), "It settles as trials end.", width=12),
+        Panel(
+            "Mean over time",
+            (Query(f"max(seatrial_job_mean{_JOB})", "scored trials"), Query(f"max(seatrial_job_mean_zero_filled{_JOB})", "missing as 0")),
+            "It settles as trials end; what lies between the lines is errored.",
+            width=12,
+        ),
         Panel(
             "Graded per minute",
             (Query(f"sum(delta(seatrial_job_trials{_SCORED}[10m])) / 10", "trials"),),

@@ -87,7 +87,7 @@ def test_metrics_tell_what_the_job_tells(ops: Release, server: Prometheus, run: 
     status = ops.cluster.job(run, TRIALS)["status"]
     shown = {state: server.values(f'sum(seatrial_job_trials{{evaljob="{run}",state="{state}"}})') for state in ("scored", "errored")}
     assert shown == {state: [float(status["trials"][state])] for state in ("scored", "errored")} == {"scored": [8.0], "errored": [2.0]}
-    assert server.values(f'max(seatrial_job_mean{{evaljob="{run}"}})') == [float(status["mean"])]
+    assert server.values(f'max(seatrial_job_mean{{evaljob="{run}"}})') == [float(status["scores"][0]["value"])]
 
 
 def test_every_phase_of_a_trial_was_measured(server: Prometheus, run: str) -> None:

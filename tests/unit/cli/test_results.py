@@ -23,7 +23,9 @@ from seatrial.core.bundle import build_tables
 from seatrial.core.frozen import encode_plan
 from seatrial.core.naming import job_prefix, logs_key, plan_key, result_key, rows_key
 from seatrial.core.rows import Row, TrialError, to_lines
+from seatrial.core.scores import column_text
 from seatrial.core.status import job_summary
+from seatrial.effects.metrics import Metrics
 from seatrial.effects.store import Store, StoreSettings
 from seatrial.sdk.cluster import Cluster, ClusterSettings
 from seatrial.sdk.exports import github_annotations, github_summary, junit_xml
@@ -99,6 +101,7 @@ def write_job(kube: Any, store: Store) -> Callable[..., dict[str, Any]]:
         item["status"] = {
             "phase": "Running" if running else "Failed",
             "progress": f"{len(rows)}/10",
+            "mean": column_text(summary.scores[0].value) if summary.scores and summary.scores[0].value is not None else "",
             "trials": {"total": 10, "pending": 10 - len(rows), "running": 0, **counts, "retried": 0, "cached": 0},
             "scores": [
                 {"name": score.name, "count": score.count, "missing": score.missing}
@@ -129,6 +132,21 @@ def test_the_mean_its_denominator_the_errors_and_the_zero_filled_mean_are_the_sa
     assert seatrial("results", "job", "-o", "html", "-f", str(tmp_path / "r.html")).code == 0
     page, table = (tmp_path / "r.html").read_text(), seatrial("results", "job").out
     github = seatrial("results", "job", "-o", "github").out
+    metrics = Metrics()
+    metrics.show_jobs([item])
+    shown = {
+        sample.name: sample.value
+        for family in metrics.registry.collect()
+        for sample in family.samples
+        if sample.name.startswith("seatrial_job_mean") or sample.labels.get("state") == "errored"
+    }
+    assert shown == {
+        "seatrial_job_mean": pytest.approx(MEAN),
+        "seatrial_job_mean_zero_filled": pytest.approx(ZERO),
+        "seatrial_job_trials": 3,
+        "seatrial_trials": 3,
+    }
+    assert item["status"]["trials"]["errored"] == document["trials"]["errored"] == 3
     for found in (status, scores):
         assert found["reward.mean"] == (pytest.approx(MEAN), 7, 3)
         assert found["reward.mean.zero"] == (pytest.approx(ZERO), 10, 0)

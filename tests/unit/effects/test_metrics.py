@@ -60,7 +60,8 @@ def pod(*containers: ContainerView, scheduled_at: datetime | None = BEGIN) -> Po
 
 
 def job(name: str, phase: str = "Running", *, created: str = "2026-01-02T03:04:05Z", mean: str = "", **trials: int) -> dict[str, object]:
-    status = {"phase": phase, "trials": trials, "mean": mean, "startTime": "2026-01-02T03:04:05Z"}
+    scores = [{"name": "reward.mean", "value": mean, "count": 2, "missing": 2}, {"name": "reward.mean.zero", "value": "0.25", "count": 4}]
+    status = {"phase": phase, "trials": trials, "mean": mean, "startTime": "2026-01-02T03:04:05Z", "scores": scores if mean else []}
     return {"metadata": {"namespace": "evals", "name": name, "creationTimestamp": created}, "spec": {"concurrency": 4}, "status": status}
 
 
@@ -132,6 +133,7 @@ def test_jobs_that_exist_are_summed_up_and_the_newest_named() -> None:
     }
     assert series(metrics.registry, "seatrial_concurrency") == {(): 4}
     assert series(metrics.registry, "seatrial_job_mean") == {("old", "evals"): 0.5}
+    assert series(metrics.registry, "seatrial_job_mean_zero_filled") == {("old", "evals"): 0.25}
     assert {(phase,) for (phase,), count in series(metrics.registry, "seatrial_jobs").items() if count} == {("Completed",), ("Running",)}
     metrics.show_jobs([job("new", running=1)])
     assert {labels[0] for labels in series(metrics.registry, "seatrial_job_trials")} == {"new"}

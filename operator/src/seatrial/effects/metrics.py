@@ -24,6 +24,7 @@ from seatrial.core.observe import PodView
 from seatrial.core.rows import Outcome, Row
 from seatrial.core.spans import TOTAL, VERDICT_PHASES, pod_spans
 from seatrial.harbor_errors import ERROR_POLICIES
+from seatrial.scoring.headline import headline
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 TICK_SECONDS: Final = 0.1
@@ -112,7 +113,13 @@ class Metrics:
         )
         self.job_mean = Gauge(
             "seatrial_job_mean",
-            "Mean of an EvalJob's first metric so far; absent while nothing is scored.",
+            "Mean of an EvalJob's first metric over the scored trials so far; absent while nothing is scored.",
+            ["evaljob_namespace", "evaljob"],
+            registry=registry,
+        )
+        self.job_mean_zero_filled = Gauge(
+            "seatrial_job_mean_zero_filled",
+            "The same over all ended trials with a missing reward as 0, as Harbor's documents have it.",
             ["evaljob_namespace", "evaljob"],
             registry=registry,
         )
@@ -211,7 +218,7 @@ class Metrics:
         for state in STATES:
             self.trials.labels(state).set(trials[state])
         self.concurrency.set(concurrency)
-        for gauge in (self.job_trials, self.job_mean, self.job_started):
+        for gauge in (self.job_trials, self.job_mean, self.job_mean_zero_filled, self.job_started):
             gauge.clear()
         for body in heapq.nlargest(NAMED_JOBS, bodies, key=lambda item: str(item["metadata"].get("creationTimestamp", ""))):
             self._show_job(body["metadata"]["namespace"], body["metadata"]["name"], body.get("status") or {})
@@ -219,8 +226,11 @@ class Metrics:
     def _show_job(self, namespace: str, name: str, status: Mapping[str, Any]) -> None:
         for state in STATES:
             self.job_trials.labels(namespace, name, state).set((status.get("trials") or {}).get(state, 0))
-        if status.get("mean"):
-            self.job_mean.labels(namespace, name).set(float(status["mean"]))
+        found = headline(status.get("scores") or ()) if status.get("mean") else None
+        if found is not None:
+            self.job_mean.labels(namespace, name).set(found.value)
+            if found.zero is not None:
+                self.job_mean_zero_filled.labels(namespace, name).set(found.zero)
         if status.get("startTime"):
             self.job_started.labels(namespace, name).set(datetime.fromisoformat(status["startTime"]).timestamp())
 

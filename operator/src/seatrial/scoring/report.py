@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import Any, Final, Literal
 
+from seatrial.scoring.headline import UNMEASURED
+from seatrial.scoring.headline import headline as headline_of
 from seatrial.scoring.plots import Bar, Point, curves, histogram, score_by_task
 from seatrial.scoring.rewards import REWARD_METRIC
 
@@ -62,14 +64,9 @@ def build_report(metadata: Raw, summary: Raw, trials: Sequence[Raw], *, layout: 
 
 
 def headline(summary: Raw) -> str:
-    """Mean with its denominator, and Harbor's zero-filled mean beside it: ``reward.mean 0.830 (25 of 30); …``."""
-    scores = {score["name"]: score for score in summary["aggregates"]}
-    first = next(iter(scores.values()), None)
-    if summary["primary"] is None or first is None or first["value"] is None:
-        return "nothing measured"
-    text = f"{first['name']} {first['value']:.3f} ({first['count']} of {first['count'] + first['missing']})"
-    zero = scores.get(f"{first['name']}.zero")
-    return text if zero is None else f"{text}; {zero['name']} {zero['value']:.3f} ({zero['count']}, missing as 0)"
+    """The sentence about the job; see ``scoring.headline``."""
+    found = headline_of(summary["aggregates"]) if summary["primary"] is not None else None
+    return UNMEASURED if found is None else found.text()
 
 
 def plots(summary: Raw, trials: Sequence[Raw]) -> dict[str, str]:
