@@ -16,9 +16,11 @@ from seatrial.api.names import API_VERSION, TASK, TASKSET
 from seatrial.effects.store import Store
 from seatrial.errors import AlreadyExists, InvalidSpec, NotFound, SeatrialError
 from seatrial.sdk.cluster import Cluster, Raw
+from seatrial.sdk.metric_bundle import Metrics
 from seatrial.sdk.pack_store import Stored, pack_and_store
 from seatrial.sdk.publish import PublishOptions, metadata_labels, parse_destination, settled_condition, task_metadata, wait_for
 from seatrial.sdk.revisions import Revision, find_revision, list_revisions
+from seatrial.sdk.task_metrics import Packager, metric_entries, view_entries
 from seatrial.taskpkg.check import CheckedTask, check_task
 from seatrial.taskpkg.collection import HarborTask, PlainTask
 from seatrial.taskpkg.instruction import record_instruction
@@ -197,17 +199,25 @@ class Tasks(_Collection):
         metrics: Sequence[Mapping[str, Any]] = (),
         views: Mapping[str, Any] | None = None,
         default_image: str | None = None,
+        metric_bundle_packager: Packager | None = None,
     ) -> PreparedTask:
         """Everything but the object: check again, pack, store, read back.
 
+        Args:
+            metrics: entries of ``spec.metrics`` beside those of ``task.metrics``; ``views`` likewise.
+            metric_bundle_packager: makes a bundle of a metric class of one's own.
+
         Raises:
             FieldsDifferFromPackage: the folder is not what was discovered: rediscover.
+            TaskMetricsRefused: the reward metric is missing, doubled or customised, or a class of one's own has no packager.
             InvalidSpec: a plain task, or a destination that no reference can name.
         """
         if isinstance(task, PlainTask):
             raise InvalidSpec("task", f"{task.id!r} is a plain task: archive options require a discovered Harbor task")
+        place = namespace or self._cluster.namespace
+        entries = metric_entries(task, packager=metric_bundle_packager, bundles=lambda: Metrics(self._store(), place))
         options = PublishOptions(fileset=fileset_ref, prefix=path_prefix)
-        destination = parse_destination(options, namespace or self._cluster.namespace)
+        destination = parse_destination(options, place)
         checked = _same_package(task, default_image)
         with tempfile.TemporaryDirectory(prefix="seatrial-publish-") as scratch:
             stored = pack_and_store(
@@ -224,8 +234,8 @@ class Tasks(_Collection):
             "nativeTaskId": task.id,
             "metadata": metadata,
             "tags": list(tags),
-            "metrics": [dict(metric) for metric in metrics],
-            "views": dict(views or {}),
+            "metrics": [*entries, *(dict(metric) for metric in metrics)],
+            "views": {**view_entries(task.views), **(views or {})},
         }
         return PreparedTask(task.id, {name: value for name, value in spec.items() if value}, metadata)
 
