@@ -42,6 +42,21 @@ async def test_jobs_share_the_limit_equally_and_say_that_they_wait() -> None:
         assert live(cluster) == {"first": 2, "second": 2}
 
 
+async def test_a_suspended_job_that_waited_leaves_its_share_to_the_others() -> None:
+    async with world(max_pods=4) as cluster, operator(cluster):
+        cluster.fate = lambda pod: "silent"
+        cluster.suite(2)
+        cluster.submit("first", attempts=10, concurrency=10)
+        await wait_until(lambda: live(cluster), lambda seen: seen == {"first": 4})
+        cluster.submit("second", attempts=10, concurrency=10)
+        await wait_until(lambda: cluster.condition("Progressing", "second"), lambda seen: seen == ("False", "Queued"), seconds=20)
+        cluster.edit("second", suspend=True)
+        await wait_until(lambda: cluster.condition("Suspended", "second")[0], lambda status: status == "True", seconds=20)
+        for _ in range(4):
+            await end_one(cluster, "first")
+        await wait_until(lambda: live(cluster), lambda seen: seen == {"first": 4}, seconds=20)
+
+
 async def test_the_limit_is_no_one_jobs_while_it_is_alone_and_all_jobs_end() -> None:
     async with world(max_pods=3) as cluster, operator(cluster):
         cluster.suite(2)

@@ -195,6 +195,8 @@ class JobPass:
             job = _as_admitted(job, admission)
             memory.queued = admission.message if not admission.is_admitted else ""
         decided = await self._settle(job, memory)
+        if job.spec.suspend or (decided.progress is not None and not decided.progress.pending):
+            self._short.discard(job.metadata.uid)  # it wants no Pod: the others need not leave it a share
         if memory.store_failed:
             await self._store.list(memory.loaded.frozen.key)
             memory.store_failed = False
