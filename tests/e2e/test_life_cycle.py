@@ -444,10 +444,10 @@ def test_what_a_running_agent_prints_can_be_followed_and_is_capped_and_free_of_s
     environment = {"envSecrets": {"TOKEN": {"name": "heard-key", "key": "k"}}}
     life.apply(evaljob(name, NAMESPACE, taskset=name, environment=environment))
     wait_until(
-        lambda: [pod["status"]["phase"] for pod in life.trial_pods(NAMESPACE, name)],
-        lambda phases: phases == ["Running"],
+        lambda: [one for pod in life.trial_pods(NAMESPACE, name) for one in pod["status"].get("containerStatuses", ())],
+        lambda containers: any(one["name"] == "agent" and "running" in one["state"] for one in containers),
         timeout=90,
-        what="a running trial",
+        what="running agent",
         every=0.1,
     )
     shown = life.seatrial("logs", name, "heard", "--follow", "--namespace", NAMESPACE).out
