@@ -10,6 +10,7 @@ import pytest
 from seatrial.contract import ErrorInfo
 from seatrial.core.naming import job_prefix
 from seatrial.errors import Unavailable
+from seatrial.handlers import reconcile
 from tests.integration.fakeapi import Answer, Request, status
 from tests.integration.harness import GROUP, World, operator, tar_of, wait_until, world
 
@@ -571,3 +572,12 @@ async def test_an_error_of_the_pod_carries_the_agents_cause() -> None:
         made.finish(name, error=error)
         seen = await made.ended()
         assert [(item["type"], item["cause"]) for item in seen["errors"]] == [("EnvironmentExited", "environment")]
+
+
+async def test_a_status_over_very_many_rewards_is_computed_beside_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reconcile, "VALUES_ON_LOOP", 0)
+    async with world() as made, operator(made):
+        made.suite(3)
+        made.submit(attempts=2, concurrency=2)
+        seen = await made.ended()
+        assert (seen["phase"], seen["mean"], seen["trials"]["scored"]) == ("Completed", "1.000", 6)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seatrial.api.evaljob import EvalJobStatus
+from seatrial.api.evaljob import MAX_COVERAGE, EvalJobStatus
 from seatrial.api.reasons import Reason
 from seatrial.core.plan import Hold, Progress, Stop
 from seatrial.core.rows import Row, TrialError
@@ -19,6 +19,7 @@ from seatrial.core.status import (
     build_status,
     condition_of,
     group_errors,
+    job_summary,
     merge_difference,
     notices,
     refused_status,
@@ -327,3 +328,28 @@ def test_events_tell_of_changes_and_of_the_first_trial_of_each_error() -> None:
     told = notices(before, after)
     assert [(item.warning, item.reason) for item in told] == [(True, "NothingScored"), (True, "OOMKilled")]
     assert notices(after, after) == ()
+
+
+def test_of_many_reward_names_the_status_shows_the_primary_the_first_and_those_of_gates() -> None:
+    names = [f"key-{number:04d}" for number in range(1000)]
+    job = make_job().trials(3).spec(thresholds=[{"score": "key-0999.mean", "atLeast": 0.5}])
+    rows = [make_row(trial.name, rewards={"reward": 1.0, **dict.fromkeys(names, 0.75)}) for trial in job.plan().trials]
+    tasks = {trial.name: trial.key.task for trial in job.plan().trials}
+    summary = job_summary(rows, job.job_spec(), tasks, most_keys=MAX_COVERAGE)
+    shown = [item.name for item in summary.coverage]
+    assert shown == ["reward", *names[:MAX_COVERAGE], "key-0999"]
+    found = summary.score("key-0999.mean")
+    assert found is not None
+    assert (found.value, found.count, found.missing) == (0.75, 3, 0)
+    assert summary.score("reward.mean") == job_summary(rows, job.job_spec(), tasks).score("reward.mean")
+
+
+def test_a_trial_whose_every_reward_is_left_out_is_still_scored() -> None:
+    names = [f"key-{number:04d}" for number in range(100)]
+    job = make_job().trials(2).spec(rewardKey="zz")
+    first, second = job.plan().trials
+    rows = [make_row(first.name, rewards=dict.fromkeys(names, 1.0)), make_row(second.name, rewards={"zy": 1.0})]
+    tasks = {trial.name: trial.key.task for trial in job.plan().trials}
+    limited, whole = (job_summary(rows, job.job_spec(), tasks, most_keys=most) for most in (MAX_COVERAGE, None))
+    assert limited.score("zz.mean") == whole.score("zz.mean")
+    assert limited.coverage[0] == whole.coverage[0]

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import json
 import math
 import random
+import sys
 
 import pytest
 
@@ -97,3 +99,19 @@ def test_a_planted_regression_is_found_and_listed_first() -> None:
         worst = compare(("old", old), ("new", new)).tasks[0]
         found_first += worst.task == "t7" and worst.significant
     assert (found_general, found_first) == (20, 20)
+
+
+LARGEST = 1.7e308
+
+
+def test_rewards_at_the_end_of_what_a_float_holds_are_compared_like_any_others() -> None:
+    small = {f"t{number}": [float(number % 3), 1.0, 0.0] for number in range(20)}
+    moved = {task: [value + 1.0 for value in values] for task, values in small.items()}
+    unit = LARGEST / 3.0
+    large, far = ({task: [value * unit for value in values] for task, values in side.items()} for side in (small, moved))
+    ordinary, huge = compare(("a", small), ("b", moved)), compare(("a", large), ("b", far))
+    assert (huge.verdict, huge.p_value, huge.method) == (ordinary.verdict, ordinary.p_value, ordinary.method)
+    assert huge.mean_difference == pytest.approx(unit)
+    opposite = compare(("a", {"t": [LARGEST], "u": [LARGEST]}), ("b", {"t": [-LARGEST], "u": [-LARGEST]}))
+    assert [item.difference for item in opposite.tasks] == [-sys.float_info.max] * 2
+    json.dumps(opposite.raw(), allow_nan=False)

@@ -13,6 +13,12 @@ _AGGREGATE: Final = re.compile(r"(?P<key>.+)\.(?P<kind>mean|sum|min|max)(?P<zero
 _PASS: Final = re.compile(r"(?P<key>.+)\.pass[@^](?P<k>[1-9]\d*)", re.DOTALL)
 
 
+def key_of_score(name: str) -> str | None:
+    """The reward key of a score's name; None for a name of another form."""
+    match = _PASS.fullmatch(name) or _AGGREGATE.fullmatch(name)
+    return None if match is None else match["key"]
+
+
 def unknown_score(
     name: str, spec: EvalJobSpec, *, rules: Sequence[MetricRule], has_scripts: bool, measured: Collection[str] = ()
 ) -> str | None:

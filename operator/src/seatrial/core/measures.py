@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from seatrial.contract import Measures
 from seatrial.core.rows import Row
-from seatrial.scoring.builtin import OutputSpec, built_in
+from seatrial.scoring.builtin import BUILT_IN, OutputSpec, built_in
 from seatrial.scoring.evaluate import NOTHING, Findings, MetricScore, metric_outputs
 from seatrial.scoring.observations import Value
 from seatrial.scoring.rewards import REWARD_METRIC, Trial
@@ -38,7 +38,7 @@ class TaskScoring(NamedTuple):
 
     def outputs(self) -> dict[str, tuple[OutputSpec, ...]]:
         """Metric -> its outputs."""
-        return {metric.type: built_in(*metric).outputs for metric in self.metrics}
+        return {metric.type: BUILT_IN[metric.type].outputs for metric in self.metrics}
 
 
 class MetricUnsupported(ValueError):
@@ -77,6 +77,8 @@ def check_scoring(scoring: TaskScoring, *, primary: str) -> None:
         MetricRefused: a metric's type or settings.
         InvalidView: a name that no metric declares.
     """
+    for metric in scoring.metrics:
+        built_in(*metric)
     declared = {REWARD_METRIC: [primary], **{metric: [spec.name for spec in specs] for metric, specs in scoring.outputs().items()}}
     for name, view in scoring.views.items():
         check_view(name, view, declared)

@@ -7,7 +7,7 @@ module says which trials count and how the scores are named in the status. Sourc
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Final, Literal, NamedTuple
@@ -19,7 +19,7 @@ from seatrial.core.scripts import ScriptOutcome
 from seatrial.scoring.evaluate import NOTHING, Findings
 from seatrial.scoring.harbor import all_rows, harbor_metric
 from seatrial.scoring.observations import Output
-from seatrial.scoring.rewards import Rewards, Trial, reward_outputs
+from seatrial.scoring.rewards import Rewards, Trial, narrowed, reward_outputs
 from seatrial.scoring.views import view_scores
 
 DEFAULT_REWARD: Final = "reward"
@@ -98,6 +98,8 @@ def summarise(
     tasks: Mapping[str, str] | None = None,
     findings: Findings = NOTHING,
     scripts: Mapping[str, float] | None = None,
+    most_keys: int | None = None,
+    named_keys: Collection[str] = (),
 ) -> Summary:
     """All scores of a job.
 
@@ -108,9 +110,12 @@ def summarise(
         metrics: at least one; the first makes the column MEAN.
         tasks: trial -> task; a trial that it does not name is a task of its own; None: all trials are attempts at one task.
         findings: what other metrics found.
+        most_keys: rewards under more names are left out, except the primary one and those of ``named_keys``; None: nothing is left out.
         scripts: values that scripts computed from the same rows.
     """
     trials = as_trials(rows, tasks)
+    if most_keys is not None:
+        trials = narrowed(trials, reward_key, most=most_keys, named=named_keys)
     rewards = reward_outputs(trials, reward_key) if findings.rewards else Rewards(None, ())
     filled = zero_filled(trials, rewards, {rule.type for rule in metrics if rule.zero_missing} | {metrics[0].type})
     scores: list[Score] = []

@@ -30,6 +30,7 @@ from seatrial.api.evaljob import (
 )
 from seatrial.api.meta import Condition, StatusText
 from seatrial.api.reasons import JOB_CONDITIONS, ConditionType, Reason
+from seatrial.core.gates import key_of_score
 from seatrial.core.measures import findings_of
 from seatrial.core.observe import format_time
 from seatrial.core.plan import Hold, Progress
@@ -91,9 +92,10 @@ def job_summary(
     findings: Findings = NOTHING,
     *,
     scoring: Scoring = NO_SCORING,
+    most_keys: int | None = None,
 ) -> Summary:
     """Scores and coverage of final rows under the job's rules; ``tasks`` gives the task of each trial. Without ``findings`` those of the
-    tasks' own metrics are taken from the rows."""
+    tasks' own metrics are taken from the rows. With ``most_keys`` further rewards than so many are left out, unless a gate names them."""
     if findings is NOTHING:
         findings = findings_of(scoring.tasks, rows, as_trials(rows, tasks))
     return summarise(
@@ -103,6 +105,8 @@ def job_summary(
         tasks=tasks,
         findings=findings,
         scripts=merged_values(scoring.scripts),
+        most_keys=most_keys,
+        named_keys={key for gate in spec.thresholds if (key := key_of_score(gate.score)) is not None},
     )
 
 
@@ -156,7 +160,7 @@ def build_status(
 
     Once the phase is terminal it stays: callers do not compute a status for such a job.
     """
-    summary = job_summary(progress.final, spec, progress.tasks, scoring=scoring)
+    summary = job_summary(progress.final, spec, progress.tasks, scoring=scoring, most_keys=MAX_COVERAGE)
     thresholds = judge_thresholds(spec, summary)
     ended = summary_key is not None and progress.pending == progress.running == 0
     phase, end = _end(progress, thresholds) if ended else (_phase(spec, progress), None)

@@ -63,6 +63,8 @@ EXPECTATION_SECONDS: Final = 60.0
 ROUNDS: Final = 6
 """Plans per pass: commits and look-ups make another one worth while at once."""
 PARALLEL_CREATES: Final = 16
+VALUES_ON_LOOP: Final = 20_000
+"""Rewards that a status is computed from beside everything else; above that, a thread does it and the Lease is renewed meanwhile."""
 WAIT_SECONDS: Final = 2.0
 
 
@@ -187,7 +189,7 @@ class JobPass:
                 return await self._wait_for_reference(body, error)
         if (body.get("status") or {}).get("plan") is None:
             # No Pod exists before the status names the plan; a write that met a conflict is repeated by the next pass.
-            if not await self._send(body, job, memory, self._status(body, job, memory, self._plan(job, memory))):
+            if not await self._send(body, job, memory, await self._status(body, job, memory, self._plan(job, memory))):
                 return 0.0
             body = self._fresh(body)
         admission = await self._workloads.ask(job, memory.loaded.plan)
@@ -465,7 +467,7 @@ class JobPass:
         left = memory.status_at + self._settings.status_interval_seconds - self._clock.monotonic()
         if left > 0 and memory.summary_key is None:
             return left
-        status = self._status(body, job, memory, decided)
+        status = await self._status(body, job, memory, decided)
         if not merge_difference(body.get("status") or {}, status):
             return None
         if not await self._send(body, job, memory, status):
@@ -485,12 +487,12 @@ class JobPass:
                 return True
         memory.is_reduced = True
         try:
-            return await self._writer.write(EVALJOB, body, self._status(body, job, memory, self._plan(job, memory)))
+            return await self._writer.write(EVALJOB, body, await self._status(body, job, memory, self._plan(job, memory)))
         except Rejected as error:
             log.error("reduced status refused", extra={"job": str(job.key), "reason": short(str(error), 256)})
             return True
 
-    def _status(self, body: Raw, job: EvalJob, memory: Memory, decided: Plan, *, degraded: State | None = None) -> dict[str, Any]:
+    async def _status(self, body: Raw, job: EvalJob, memory: Memory, decided: Plan, *, degraded: State | None = None) -> dict[str, Any]:
         assert decided.progress is not None
         if (
             degraded is None
@@ -511,7 +513,10 @@ class JobPass:
             summary_key=memory.summary_key,
             scoring=memory.loaded.plan.scoring(memory.scripts.outcomes or ()),
         )
+        values = sum(len(row.rewards or ()) + len(row.measures) for row in decided.progress.final)
         try:
+            if values > VALUES_ON_LOOP and not memory.is_reduced:
+                return await asyncio.to_thread(build, reduced=False)
             return build(reduced=memory.is_reduced)
         except ValidationError as error:
             # What Pods report may be stranger than our checks; the counts always fit.
@@ -563,7 +568,7 @@ class JobPass:
                 status = {**(body.get("status") or {}), **{key: status[key] for key in ("conditions", "observedGeneration")}}
             else:
                 memory.store_failed = memory.store_failed or reason is Reason.OBJECT_STORE_UNAVAILABLE
-                status = self._status(body, job, memory, self._plan(job, memory), degraded=state)
+                status = await self._status(body, job, memory, self._plan(job, memory), degraded=state)
             await self._writer.write(EVALJOB, body, status)
         except SeatrialError as second:  # the first error is the one that counts
             log.warning("status not written", extra={"job": str(job.key), "reason": type(second).__name__})

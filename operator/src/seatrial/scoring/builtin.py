@@ -369,7 +369,7 @@ def _harmonic(common: int, reference: int, candidate: int) -> float:
     return 0.0 if not common else 2 * common / (reference + candidate)
 
 
-BUILT_IN: Final[Mapping[str, type]] = {
+BUILT_IN: Final[Mapping[str, type[Any]]] = {
     "exact-match": ExactMatch,
     "string-check": StringCheck,
     "number-check": NumberCheck,

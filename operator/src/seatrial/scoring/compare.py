@@ -13,7 +13,8 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
 from seatrial.scoring.intervals import Interval, t_cdf, t_quantile
@@ -21,6 +22,7 @@ from seatrial.scoring.intervals import Interval, t_cdf, t_quantile
 FLIPS: Final = 9_999
 EXACT_TASKS: Final = 12
 ALPHA: Final = 0.05
+_LARGE: Final = 1e60
 
 Verdict = Literal["better", "worse", "same"]
 TaskValues = Mapping[str, Sequence[float]]
@@ -73,14 +75,24 @@ class Comparison(NamedTuple):
 def compare(baseline: tuple[str, TaskValues], candidate: tuple[str, TaskValues], *, alpha: float = ALPHA) -> Comparison:
     """``candidate`` against ``baseline``, each a name and its values."""
     (name_a, a), (name_b, b) = baseline, candidate
+    scale = _scale(value for values in (*a.values(), *b.values()) for value in values)
+    a, b = ({task: [value * scale for value in values] for task, values in side.items()} for side in (a, b))
     paired = sorted(task for task in a if a[task] and b.get(task))
     raw = [(task, _mean(a[task]), _mean(b[task])) for task in paired]
     corrected = holm([task_p_value(a[task], b[task]) for task in paired])
     tasks = [
-        TaskDifference(task, old, new, new - old, (len(a[task]), len(b[task])), p, p is not None and p < alpha)
+        TaskDifference(
+            task,
+            _at(old, scale),
+            _at(new, scale),
+            _at(new - old, scale),
+            (len(a[task]), len(b[task])),
+            p,
+            p is not None and p < alpha,
+        )
         for (task, old, new), p in zip(raw, corrected, strict=True)
     ]
-    differences = [item.difference for item in tasks]
+    differences = [new - old for _, old, new in raw]
     p_value, method = sign_flip(differences)
     mean = _mean(differences) if differences else None
     verdict: Verdict = "same"
@@ -90,8 +102,8 @@ def compare(baseline: tuple[str, TaskValues], candidate: tuple[str, TaskValues],
         name_a,
         name_b,
         tuple(sorted(tasks, key=lambda item: (item.difference, item.task))),
-        mean,
-        _interval(differences),
+        None if mean is None else _at(mean, scale),
+        _interval(differences, scale),
         p_value,
         method,
         verdict,
@@ -178,12 +190,23 @@ def holm(values: Sequence[float | None]) -> list[float | None]:
     return result
 
 
-def _interval(differences: Sequence[float]) -> Interval | None:
+def _scale(values: Iterable[float]) -> float:
+    """A power of two under which squares of the values stay numbers: 1 for all that is ordinary. No test here depends on the unit."""
+    largest = max(map(abs, values), default=0.0)
+    return 1.0 if largest < _LARGE else 2.0 ** -(math.frexp(largest)[1] - math.frexp(_LARGE)[1])
+
+
+def _at(value: float, scale: float) -> float:
+    """``value`` in the unit of the rewards; what no float can hold becomes the largest one."""
+    return max(-sys.float_info.max, min(sys.float_info.max, value / scale))
+
+
+def _interval(differences: Sequence[float], scale: float) -> Interval | None:
     if len(differences) < 2:
         return None
     mean, error = _mean(differences), math.sqrt(_variance(differences) / len(differences))
     reach = t_quantile(0.975, len(differences) - 1) * error
-    return Interval(mean - reach, mean + reach, "student-t-by-task")
+    return Interval(_at(mean - reach, scale), _at(mean + reach, scale), "student-t-by-task")
 
 
 def _mean(values: Sequence[float]) -> float:

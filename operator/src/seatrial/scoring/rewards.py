@@ -5,10 +5,11 @@ Source: nemo.md 19. The primary is chosen by its name alone; a secondary that is
 
 from __future__ import annotations
 
+import heapq
 import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, NamedTuple
 
 from seatrial.scoring.observations import Observation, Output
@@ -36,11 +37,13 @@ class Trial:
     """As reported; they count only where the state is scored."""
     error: str | None = None
     attempt: int = 1
+    is_narrowed: bool = False
+    """Some of its rewards were left out: it stays scoreable without the others."""
 
     @property
     def is_scoreable(self) -> bool:
         """The verifier returned rewards and no recorded error makes them invalid."""
-        return self.state == "scored" and bool(self.rewards)
+        return self.state == "scored" and (bool(self.rewards) or self.is_narrowed)
 
 
 class Diagnostic(NamedTuple):
@@ -120,6 +123,27 @@ def choose_primary(trials: Sequence[Trial], reward_key: str | None) -> str | Non
     if DEFAULT_REWARD in keys:
         return DEFAULT_REWARD
     return next(iter(keys)) if len(keys) == 1 else None
+
+
+def narrowed(trials: Sequence[Trial], reward_key: str | None, *, most: int, named: Collection[str]) -> list[Trial]:
+    """The trials with the primary reward, those of ``named`` and the first ``most`` by name; all of them where there are no more.
+
+    Why: verifiers may report a thousand names each, and what is shown has bounds.
+    """
+    reported: set[str] = set()
+    for trial in trials:
+        if trial.is_scoreable:
+            reported.update(trial.rewards or ())
+    if len(reported) <= most:
+        return list(trials)
+    primary = choose_primary(trials, reward_key)
+    wanted = {*heapq.nsmallest(most, (key for key in reported if key_rejection(key) is None)), *(reported & {primary, *named})}
+    return [
+        trial
+        if not trial.is_scoreable
+        else replace(trial, rewards={key: value for key, value in (trial.rewards or {}).items() if key in wanted}, is_narrowed=True)
+        for trial in trials
+    ]
 
 
 def reward_outputs(trials: Sequence[Trial], reward_key: str | None) -> Rewards:
