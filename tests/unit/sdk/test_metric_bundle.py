@@ -238,7 +238,7 @@ judgeGroups: true
         ("metrics: [", "is no YAML"),
         ("metrics: []", "metrics: List should have at least 1 item"),
         ("metrics: [{type: nobody}]", "no metric 'nobody'; known: agent_behavior_failure, bleu"),
-        ("metrics: [{type: bleu, config: {refrence: x}}]", "metrics.0: bleu: .*unexpected keyword argument 'refrence'"),
+        ("metrics: [{type: bleu, config: {refrence: x}}]", "metrics.0: bleu: bleu has no setting 'refrence'"),
         ("metrics: [{type: bleu, class: 'a:B', source: x}]", "give exactly one of type, class and bundle"),
         ("metrics: [{class: 'a:B'}]", "class and source go together"),
         ("metrics: [{type: harbor_reward}]", "is there by itself; rewards: false leaves it out"),

@@ -22,7 +22,7 @@ from pydantic.alias_generators import to_camel
 
 from seatrial.core.saved import SavedTrial
 from seatrial.errors import InvalidSpec
-from seatrial.scoring.builtin import BUILT_IN
+from seatrial.scoring.builtin import BUILT_IN, built_in
 from seatrial.scoring.groups import Severity
 from seatrial.scoring.views import Signal, View
 from seatrial.sdk.agentest import AGENTEST
@@ -177,13 +177,14 @@ def _metric(entry: MetricEntry, folder: Path, index: int) -> Any:
     assert entry.type is not None
     if entry.type == REWARD:
         raise InvalidSpec(where, f"{REWARD} is there by itself; rewards: false leaves it out")
-    make = _TYPES.get(entry.type)
-    if make is None:
-        raise InvalidSpec(where, f"no metric {entry.type!r}; known: {', '.join(sorted(_TYPES))}")
     try:
-        return make(**entry.config)
-    except (TypeError, ValueError) as error:
+        if entry.type in BUILT_IN:
+            return built_in(entry.type, entry.config)
+        if (make := _JUDGED.get(entry.type)) is not None:
+            return make(**entry.config)
+    except (TypeError, ValueError, KeyError) as error:
         raise InvalidSpec(where, f"{entry.type}: {error}") from None
+    raise InvalidSpec(where, f"no metric {entry.type!r}; known: {', '.join(sorted([*BUILT_IN, *_JUDGED]))}")
 
 
 def _llm_judge(*, prompt: str, scores: list[dict[str, Any]], ignore_request_failures: bool = False) -> LLMJudge:
@@ -198,4 +199,4 @@ def _score(body: Mapping[str, Any]) -> RangeScore | RubricScore:
     return RangeScore(**body)
 
 
-_TYPES: Final[Mapping[str, Callable[..., Any]]] = {**BUILT_IN, **AGENTEST, "llm-judge": _llm_judge}
+_JUDGED: Final[Mapping[str, Callable[..., Any]]] = {**AGENTEST, "llm-judge": _llm_judge}
