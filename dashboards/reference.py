@@ -17,7 +17,8 @@ LABELS: Final = {
     "code": "HTTP status, or `none` without an answer",
     "operation": "kind of call of the object store",
     "outcome": "`ok` or the class of the error; of trials: scored, errored, cancelled, retried; of passes: done, failed;"
-    " of writes: written, conflict, gone; of Events and the webhook: posted, dropped, failed; of traces: sent, failed, dropped",
+    " of writes: written, conflict, gone; of Events and the webhook: posted, dropped, failed; of traces: sent, failed, dropped;"
+    " of builds: pushed, failed",
     "reason": f"a reason of ours or a name of Harbor's error table, else `{OTHER}`; see [troubleshooting](troubleshooting.md)",
     "cause": "infrastructure, environment, agent, verifier, user",
     "phase": "of trials: " + ", ".join([*POD_PHASES, *sorted(REPORTED_PHASES)]) + "; of jobs: " + ", ".join(JOB_PHASES),

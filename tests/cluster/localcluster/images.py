@@ -169,6 +169,9 @@ class Builder:
                 f"--build-arg=BASE={BASE_IMAGE}",
                 f"--label=seatrial.dev/content={context.key}",
             ]
+            if image.needs_packages:
+                # Ours, not a task's: the same sources give the same layers, whenever they are built.
+                argv.append("--timestamp=0")
             # Only while building: neither the volume nor the secret leaves a trace in the image.
             argv += ["--volume=/etc/ssl/certs:/etc/ssl/certs:ro"]
             if image.needs_packages:

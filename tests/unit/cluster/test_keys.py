@@ -63,7 +63,7 @@ def test_every_module_exists_and_is_locked(checkout: Path) -> None:
 
 
 def test_an_unknown_binary_is_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(ClusterError, match="no binary 'docker'; there are coredns, "):
+    with pytest.raises(ClusterError, match="no binary 'docker'; there are collector, coredns, "):
         build(load({}, checkout=tmp_path), "docker")
 
 

@@ -20,6 +20,7 @@ from seatrial.effects.aiostore import AsyncStore
 from seatrial.effects.builds import ImageBuilds
 from seatrial.effects.clock import SystemClock
 from seatrial.effects.kube import Kube
+from seatrial.effects.metrics import Metrics
 from seatrial.effects.registry import Registry
 from seatrial.errors import AlreadyExists, NotFound, Unavailable
 from tests.builders import make_job, make_task
@@ -100,6 +101,7 @@ def make_builds(api: Api, tags: Tags, woken: list[str]) -> ImageBuilds:
         pods=PodSettings("runner:1"),
         concurrency=2,
         clock=SystemClock(),
+        metrics=Metrics(),
         wake=woken.append,
     )
 
@@ -129,6 +131,13 @@ async def test_the_trials_wait_until_the_image_is_pushed_and_the_job_is_woken_at
     assert await settle(images) == {}
     assert (images.images("evals", PLAN.tasks[0]), images.images("evals", PLAN.tasks[1])) == ({"environment": IMAGE}, {})
     assert (woken, api.pods, api.created) == ([PLAN.uid] * 2, {}, 1)
+    counts = {
+        sample.labels["outcome"]: sample.value
+        for metric in images._metrics.build_seconds.collect()
+        for sample in metric.samples
+        if sample.name.endswith("_count")
+    }
+    assert counts == {"pushed": 1, "failed": 0}
 
 
 async def test_an_image_that_the_registry_has_is_not_built() -> None:

@@ -36,6 +36,7 @@ from seatrial.core.trial_input import timeouts
 from seatrial.effects.aiostore import AsyncStore
 from seatrial.effects.clock import Clock
 from seatrial.effects.kube import Kube, MissingRight, NamespaceGone, QuotaExceeded, Rejected, core_path
+from seatrial.effects.metrics import Metrics
 from seatrial.effects.registry import Registry
 from seatrial.errors import AlreadyExists, Conflict, Forbidden, InvalidSpec, NotFound, SeatrialError, Unavailable
 
@@ -88,11 +89,12 @@ class ImageBuilds:
         pods: PodSettings,
         concurrency: int,
         clock: Clock,
+        metrics: Metrics,
         wake: Callable[[str], None],
     ) -> None:
         """``wake`` gets the UID of a job whose image was settled, or waits for another reason."""
         self._kube, self._store, self._registry = kube, store, registry
-        self._settings, self._pods, self._clock, self._wake = settings, pods, clock, wake
+        self._settings, self._pods, self._clock, self._metrics, self._wake = settings, pods, clock, metrics, wake
         self._slots = asyncio.Semaphore(concurrency)
         self._builds: dict[tuple[str, str], _Build] = {}
 
@@ -177,7 +179,10 @@ class ImageBuilds:
             return self._settings.image(digest)
         async with self._slots:
             self._wait(build, f"{request} is being built from {FOLDERS[request.role]}/Dockerfile")
+            began = self._clock.monotonic()
             end = await self._build(request)
+            outcome = "pushed" if isinstance(end, Pushed) else "failed"
+            self._metrics.build_seconds.labels(outcome).observe(self._clock.monotonic() - began)
         if isinstance(end, Pushed):
             return self._settings.image(end.digest)
         return end

@@ -104,6 +104,15 @@ class Metrics:
             buckets=(0.1, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 10800),
             registry=registry,
         )
+        self.build_seconds = Histogram(
+            "seatrial_image_build_seconds",
+            "Duration of builds of images in the cluster, from the creation of the Pod to its end.",
+            ["outcome"],
+            buckets=(10, 30, 60, 120, 300, 600, 1800, 3600),
+            registry=registry,
+        )
+        for outcome in ("pushed", "failed"):
+            self.build_seconds.labels(outcome)
         self.jobs = Gauge("seatrial_jobs", "EvalJobs by phase.", ["phase"], registry=registry)
         self.job_trials = Gauge(
             "seatrial_job_trials",

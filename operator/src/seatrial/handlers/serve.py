@@ -150,6 +150,7 @@ class Operator:
                 pods=settings.pods(),
                 concurrency=settings.build_concurrency,
                 clock=clock,
+                metrics=metrics,
                 wake=self._pods_changed,
             ),
         )
