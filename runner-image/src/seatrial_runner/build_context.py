@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from seatrial import contract
 from seatrial.contract import StageExit
+from seatrial.taskpkg.heredoc import FOLDER as HEREDOCS
 from seatrial.taskpkg.heredoc import HeredocError, without_heredocs
 from seatrial.taskpkg.mirrors import decode_mirrors, mirror_bases
 from seatrial_runner.paths import Paths
@@ -65,6 +66,22 @@ def _prepare(paths: Paths, environ: Mapping[str, str], patience: Patience) -> No
     shutil.copyfile(Path(paths.tools, "envd"), target / "envd")
     (target / "envd").chmod(0o755)
     # Beside the context, so that no COPY can meet it.
-    (target / "Dockerfile").write_text(translated, encoding="utf-8", errors="surrogateescape")
+    (target / "Dockerfile").write_text(translated.text, encoding="utf-8", errors="surrogateescape")
+    _place_ignore_file(context, target, exceptions=(HEREDOCS,) if translated.files else ())
+    if translated.files and os.path.lexists(context / HEREDOCS):
+        # It might be a link: nothing is written through what a stranger has made.
+        raise StageFailed(StageExit.TASK_UNSUPPORTED, f"{folder}/{HEREDOCS} is a name that builds use: rename it")
+    for name, content in translated.files.items():
+        (context / name).parent.mkdir(parents=True, exist_ok=True)
+        (context / name).write_text(content, encoding="utf-8", errors="surrogateescape")
     said = text.encode("utf-8", errors="surrogateescape")[:_DOCKERFILE_BYTES]
     Path(paths.termination_log).write_bytes(said.decode("utf-8", errors="ignore").encode())
+
+
+def _place_ignore_file(context: Path, target: Path, *, exceptions: Sequence[str]) -> None:
+    """The rules where the builder looks for them first, beside the Dockerfile; of two the Dockerfile's own counts, as with BuildKit."""
+    for name in ("Dockerfile.dockerignore", ".dockerignore"):
+        if (context / name).is_file() and not (context / name).is_symlink():
+            lines = [(context / name).read_bytes(), *(f"!{path}".encode() for path in exceptions)]
+            (target / "Dockerfile.dockerignore").write_bytes(b"\n".join(lines) + b"\n")
+            return

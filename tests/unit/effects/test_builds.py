@@ -197,6 +197,25 @@ async def test_a_broken_dockerfile_is_judged_once_with_its_line() -> None:
     assert (api.created, api.pods) == (1, {})
 
 
+async def test_the_pod_of_a_failed_build_is_kept_as_long_as_the_job_wants_and_a_later_job_replaces_it() -> None:
+    api = Api(BROKEN, BROKEN, PUSHED)  # the second is read when the later job finds the Pod
+    images = make_builds(api, Tags(), [])
+    spec = make_job().spec(pod={"keepFailedSeconds": 3600}).job_spec()
+    await until(lambda: isinstance(images.look(PLAN, spec, [0]).get(0), Judgement))
+    assert list(api.pods) == [f"seatrial-build-{KEY}"]
+    assert await settle(images, replace(PLAN, uid="uid-later")) == {}
+    assert (api.created, api.pods) == (2, {})
+
+
+async def test_the_pod_of_a_failed_build_goes_when_its_time_is_over() -> None:
+    api = Api(BROKEN)
+    images = make_builds(api, Tags(), [])
+    spec = make_job().spec(pod={"keepFailedSeconds": 1}).job_spec()
+    await until(lambda: isinstance(images.look(PLAN, spec, [0]).get(0), Judgement))
+    await until(lambda: not api.pods)
+    assert api.created == 1
+
+
 async def test_a_later_job_tries_a_failed_build_again_and_the_first_keeps_its_failure() -> None:
     api = Api(BROKEN, PUSHED)
     images = make_builds(api, Tags(), [])

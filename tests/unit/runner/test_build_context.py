@@ -78,6 +78,25 @@ def test_base_images_come_from_the_mirror_and_the_operator_reads_the_same_lines(
     assert "<<END" not in written
 
 
+def test_a_here_document_of_copy_is_a_file_of_the_context_that_ignore_rules_do_not_hide(pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(TASK, "environment/Dockerfile", "FROM debian:12\nCOPY <<EOT /x\ntext\nEOT\n")
+    monkeypatch.setitem(TASK, "environment/Dockerfile.dockerignore", "*\n")
+    monkeypatch.setitem(TASK, "environment/.dockerignore", "not this one\n")
+    assert prepare(pod) == StageExit.OK
+    assert (pod.root / "context/Dockerfile").read_text() == "FROM debian:12\nCOPY .seatrial-heredocs/2/EOT /x\n"
+    assert (pod.root / "context/environment/.seatrial-heredocs/2/EOT").read_text() == "text\n"
+    assert (pod.root / "context/Dockerfile.dockerignore").read_text().split() == ["*", "!.seatrial-heredocs"]
+
+
+def test_a_here_document_is_not_written_where_the_task_has_put_something(pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(TASK, "environment/Dockerfile", "FROM debian:12\nCOPY <<envd /x\ntext\nenvd\n")
+    monkeypatch.setitem(TASK, "environment/.seatrial-heredocs/other", "")
+    assert prepare(pod) == StageExit.TASK_UNSUPPORTED
+    assert json.loads((pod.root / "termination-stage").read_text())["message"] == (
+        "environment/.seatrial-heredocs is a name that builds use: rename it"
+    )
+
+
 @pytest.mark.parametrize(
     ("folder", "code", "text"),
     [

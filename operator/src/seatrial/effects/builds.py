@@ -97,6 +97,7 @@ class ImageBuilds:
         self._settings, self._pods, self._clock, self._metrics, self._wake = settings, pods, clock, metrics, wake
         self._slots = asyncio.Semaphore(concurrency)
         self._builds: dict[tuple[str, str], _Build] = {}
+        self._kept: set[asyncio.Task[None]] = set()
 
     def look(self, plan: FrozenPlan, spec: EvalJobSpec, tasks: Iterable[int]) -> dict[int, ImageWait | Judgement]:
         """Start what is missing, and say what the trials of these tasks wait for; a task that is absent has its image."""
@@ -203,6 +204,7 @@ class ImageBuilds:
         body = await self._create(request)
         began = self._clock.monotonic()
         uid = body["metadata"]["uid"]
+        end: Pushed | Passing | Judgement | None = None
         try:
             while True:
                 end = judge_build(body, role=request.role, dockerfile=_staged_text(body), timeout_seconds=request.timeout_seconds)
@@ -220,7 +222,22 @@ class ImageBuilds:
                 if body["metadata"]["uid"] != uid:
                     return Passing(failure(Reason.POD_DELETED, f"the build's Pod {name} was replaced"))
         finally:
-            await asyncio.shield(self._delete(namespace, name, uid))
+            keep = request.spec.pod.keep_failed_seconds if isinstance(end, Judgement) else 0
+            if keep:
+                self._delete_later(namespace, name, uid, seconds=keep)
+            else:
+                await asyncio.shield(self._delete(namespace, name, uid))
+
+    def _delete_later(self, namespace: str, name: str, uid: str, *, seconds: float) -> None:
+        """A failed build's log can be read until then. After a restart it is kept until its job goes, or another job builds the image."""
+
+        async def wait() -> None:
+            await asyncio.sleep(seconds)
+            await self._delete(namespace, name, uid)
+
+        task = asyncio.create_task(wait(), name=f"keep {name}")
+        self._kept.add(task)
+        task.add_done_callback(self._kept.discard)
 
     async def _create(self, request: _Request) -> dict[str, Any]:
         """The build's Pod: a new one, or the one that an earlier process or another job has begun."""

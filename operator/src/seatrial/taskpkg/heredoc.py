@@ -1,35 +1,46 @@
 """Here-documents of Dockerfiles for builders that do not know them.
 
 Why: kaniko takes ``RUN <<EOT`` for a command with an empty here-document, runs nothing and succeeds, and the image is wrong. ``RUN`` is
-written anew as the shell would get it; a here-document of ``COPY`` or ``ADD`` is refused with its line. Source: BuildKit's reference.
+written anew as the shell would get it; those of ``COPY`` and ``ADD`` become files of the context. Source: BuildKit's reference.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
-from typing import Final
+from typing import Final, NamedTuple
 
 _MARK: Final = re.compile(r"<<(-?)([\"']?)([A-Za-z_][A-Za-z0-9_]*)\2")
 _NAME: Final = re.compile(r"^\s*([A-Za-z]+)\s+(.*)$", re.DOTALL)
 _CONTINUED: Final = re.compile(r"\\[ \t]*\r?$")
 _DEFAULT_SHELL: Final = ["/bin/sh", "-c"]
+_SCRIPT: Final = "/tmp/.seatrial-run"
+FOLDER: Final = ".seatrial-heredocs"
+"""In the build context. ``COPY .`` takes it along, which BuildKit would not; it holds only what the image has anyway."""
 
 
 class HeredocError(ValueError):
     """A here-document that cannot be written otherwise; the message names its line."""
 
 
-def without_heredocs(text: str) -> str:
-    """``text`` with every ``RUN`` here-document as a JSON form; text without any is returned as it is.
+class Translated(NamedTuple):
+    text: str
+    files: dict[str, str]
+    """To be put into the build context: path -> text."""
+
+
+def without_heredocs(text: str) -> Translated:
+    """A Dockerfile without here-documents; one that has none is returned as it is.
 
     Raises:
-        HeredocError: of ``COPY`` or ``ADD``, with a script of another interpreter, or without an end.
+        HeredocError: of ``COPY`` or ``ADD`` with variables, which only the builder knows, or without an end.
     """
     if "<<" not in text:
-        return text
+        return Translated(text, {})
     lines = text.splitlines()
     out: list[str] = []
+    files: dict[str, str] = {}
     shell = list(_DEFAULT_SHELL)
     index = 0
     while index < len(lines):
@@ -52,14 +63,22 @@ def without_heredocs(text: str) -> str:
         if not marks:
             out += lines[start:index]
             continue
-        if name != "RUN":
-            raise HeredocError(f"line {start + 1}: a here-document of {name} is not supported by the cluster's builder; put it into a file")
         bodies = []
         for dash, _, word in marks:
             body, index = _body(lines, index, word, dash=bool(dash), line=start + 1)
             bodies.append(body)
-        out.append(f"RUN {json.dumps([*shell, _script(rest, bodies, line=start + 1)])}")
-    return "\n".join(out) + "\n"
+        if name == "RUN":
+            out.append(f"RUN {json.dumps([*shell, _script(rest, bodies)])}")
+            continue
+        for (_, quote, word), body in zip(marks, bodies, strict=True):
+            path, content = f"{FOLDER}/{start + 1}/{word}", "".join(f"{part}\n" for part in body)
+            if "$" in content and not quote:
+                message = f"a here-document of {name} with variables is not supported by the cluster's builder"
+                raise HeredocError(f"line {start + 1}: {message}; quote its word {word}, or put it into a file")
+            files[path] = content
+            rest = _MARK.sub(path, rest, count=1)
+        out.append(f"{name} {rest}")
+    return Translated("\n".join(out) + "\n", files)
 
 
 def _body(lines: list[str], index: int, word: str, *, dash: bool, line: int) -> tuple[list[str], int]:
@@ -73,17 +92,19 @@ def _body(lines: list[str], index: int, word: str, *, dash: bool, line: int) -> 
     raise HeredocError(f"line {line}: the here-document has no end {word}")
 
 
-def _script(rest: str, bodies: list[list[str]], *, line: int) -> str:
+def _script(rest: str, bodies: list[list[str]]) -> str:
     alone = _MARK.fullmatch(rest.strip())
     if alone is None:
         # A command with redirections: the shell reads the here-documents itself.
         ends = [mark[2] for mark in _MARK.findall(rest)]
         return "\n".join([rest.rstrip(), *(text for body, end in zip(bodies, ends, strict=True) for text in (*body, end))]) + "\n"
-    if bodies[0] and bodies[0][0].startswith("#!"):
-        raise HeredocError(
-            f"line {line}: a here-document with {bodies[0][0][:40]} is not supported by the cluster's builder; put it into a file"
-        )
-    return "\n".join(bodies[0]) + "\n"
+    script = "\n".join(bodies[0]) + "\n"
+    if not script.startswith("#!"):
+        return script
+    # A program of its own, as BuildKit runs it.
+    end = next(word for number in itertools.count() if (word := f"SEATRIAL{number}") not in bodies[0])
+    write = f"cat > {_SCRIPT} <<'{end}'\n{script}{end}\nchmod 700 {_SCRIPT}\n"
+    return f"{write}{_SCRIPT}\ncode=$?\nrm -f {_SCRIPT}\nexit $code\n"
 
 
 def _shell(rest: str) -> list[str] | None:
