@@ -100,7 +100,7 @@ def measure(load: Load, operator: OperatorProcess, names: list[str], trials: int
 def measure_until(load: Load, operator: OperatorProcess, name: str, count: int, *, of: int, command: str) -> list[Figure]:
     """The figures until ``count`` trials of a job of ``of`` are final; each is named after the whole job."""
     watched = load.watch(operator, final(load, name, count), seconds=LIMIT_SECONDS)
-    found = figures_of(watched, count, label=label([name], of), command=command)
+    found = figures_of(watched, count, label=label([name], of), command=command, part=f"until {count} had ended; ")
     print(f"{count} of {of} trials: {watched.seconds:.0f} s", flush=True)
     show(watched, found)
     return found
@@ -124,12 +124,12 @@ def show(watched: Watched, found: list[Figure]) -> None:
     print(f"    passes: {passes:.0f}, {watched.grown('seatrial_pass_seconds_sum', kind='EvalJob'):.1f} s", flush=True)
 
 
-def figures_of(watched: Watched, trials: int, *, label: str, command: str) -> list[Figure]:
-    """The figures of operator.md section 17 that one run gives."""
+def figures_of(watched: Watched, trials: int, *, label: str, command: str, part: str = "") -> list[Figure]:
+    """The figures of operator.md section 17 that one run of ``trials`` trials gives; ``part`` says so where they are not all."""
     ours = ("pods", "evaljobs", "events", "secrets")
     requests = sum(count for name, count in watched.requests().items() if name.split()[1].partition("/")[0] in ours)
     values: list[tuple[str, float, str, str]] = [
-        ("wall time", watched.seconds, "s", "machine shared with others"),
+        ("wall time", watched.seconds, "s", f"{part}machine shared with others"),
         ("trials per second", trials / watched.seconds, "1/s", ""),
         ("API requests", requests / trials, "requests/trial", "target <= 2.5"),
         ("CPU of the operator", 1000 * watched.cpu_seconds / trials, "ms/trial", "target <= 10"),
