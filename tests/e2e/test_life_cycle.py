@@ -438,7 +438,9 @@ def test_what_a_running_agent_prints_can_be_followed_and_is_capped_and_free_of_s
         tmp_path,
         "heard",
         environment='env = { SECRET = "${TOKEN}" }',
-        solve='for second in 1 2 3 4 5 6; do echo "heard $SECRET"; sleep 1; done; yes | head -c 3000000',
+        # Long lines, and time after them: the log goes with the Pod, which goes when the trial is graded.
+        solve='for second in 1 2 3 4 5 6; do echo "heard $SECRET"; sleep 1; done; '
+        "head -c 3000000 /dev/zero | tr '\\0' x | fold -w 10000; sleep 10",
     )
     life.seatrial("publish", str(tmp_path), "--taskset", name, "--namespace", NAMESPACE)
     environment = {"envSecrets": {"TOKEN": {"name": "heard-key", "key": "k"}}}
