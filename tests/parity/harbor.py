@@ -28,14 +28,19 @@ class Ended(NamedTuple):
         return cls((result.get("verifier_result") or {}).get("rewards"), error)
 
 
+PASSED: Final = Ended({"reward": 1.0}, None)
+
+
 class HarborRun(NamedTuple):
     trials: dict[str, Ended]
-    """By the last part of the task's name."""
+    """By the last part of the task's name; of several attempts the last one."""
+    passed: int
+    """Trials with reward 1 and no error."""
     seconds: float
 
 
 def run_harbor(
-    python: Path, suite: Path, *, jobs: Path, kubeconfig: str, namespace: str, concurrency: int, timeout: float = 900
+    python: Path, suite: Path, *, jobs: Path, kubeconfig: str, namespace: str, concurrency: int, attempts: int = 1, timeout: float = 900
 ) -> HarborRun:
     """Run the suite's own solutions.
 
@@ -49,7 +54,7 @@ def run_harbor(
         "pod_overrides": json.dumps(OVERRIDES),
     }
     command = [str(python.with_name("harbor")), "run", "-p", str(suite), "-a", "oracle", "-e", "ack", "-n", str(concurrency), "-q", "-y"]
-    command += ["--job-name", "parity", "-o", str(jobs)]
+    command += ["-k", str(attempts), "--job-name", "parity", "-o", str(jobs)]
     for name, value in options.items():
         command += ["--ek", f"{name}={value}"]
     begin = time.monotonic()
@@ -58,4 +63,5 @@ def run_harbor(
     results = [json.loads(file.read_text()) for file in sorted(jobs.glob("parity/*/result.json"))]
     if not results:
         raise RuntimeError(f"harbor ended with {done.returncode} and left no trial\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")
-    return HarborRun({str(result["task_name"]).rpartition("/")[2]: Ended.of_result(result) for result in results}, seconds)
+    trials = [(str(result["task_name"]).rpartition("/")[2], Ended.of_result(result)) for result in results]
+    return HarborRun(dict(trials), sum(ended == PASSED for _, ended in trials), seconds)
