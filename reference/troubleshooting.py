@@ -58,6 +58,7 @@ REMEDIES: Final[Mapping[str, str]] = {
     Reason.NOTHING_SCORED: "Start with the error that is named most; run the oracle first: it must solve every task.",
     Reason.THRESHOLD_NOT_MET: "It is the answer to your question, not a fault. `seatrial results JOB` shows which tasks lost.",
     Reason.THRESHOLD_UNMEASURED: "Correct the name in `thresholds`, or set `onMissing`.",
+    Reason.TASK_WITHOUT_SCORE: "The message names tasks; `seatrial results JOB` says what ended their trials.",
     Reason.MAX_ERRORED_REACHED: "Mend the reasons that `seatrial results JOB` counts, or raise `limits.maxErrored` while the job runs.",
     Reason.JOB_DEADLINE_EXCEEDED: "Raise `limits.deadline` or `concurrency`.",
     Reason.CANCELLED: NOTHING,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from .harness import REPOSITORY, Cluster, unique
+from .harness import REPOSITORY, Cluster, unique, wait_until
 
 pytestmark = pytest.mark.cluster
 NAMESPACE = "scores"
@@ -186,6 +187,57 @@ def test_scripts_that_loop_allocate_print_or_try_the_network_are_named_and_cost_
     assert status["phase"] == "Completed"
     summary = json.loads(file(scored, job, "summary.json"))
     assert [item["error"] and item["error"]["type"] for item in summary["scripts"]] == [*BAD, None]
+
+
+# --- metrics of a Task -------------------------------------------------------------------------------------------------------------------
+
+SAID = {
+    "schema_version": "ATIF-v1.6",
+    "session_id": "s",
+    "agent": {"name": "mine", "version": "1"},
+    "steps": [{"step_id": 1, "source": "user", "message": "Do it."}, {"step_id": 2, "source": "agent", "message": "Done."}],
+}
+QUALITY = {
+    "reducer": "mean",
+    "signals": [{"metric": "harbor_reward", "output": "reward"}, {"metric": "exact-match", "output": "exact-match"}],
+}
+
+
+@pytest.mark.conforms("N-83", "N-84", "N-86")
+def test_metrics_and_views_of_a_task_are_scores_of_the_job(scored: Cluster) -> None:
+    task = next(item for item in scored.items("tasks", "-n", NAMESPACE) if item["status"]["nativeTaskId"].endswith("/hello-pass"))
+    name, plain = task["metadata"]["name"], task["status"]["digest"]
+    spec = {"metrics": [{"type": "exact-match", "config": {"reference": "done"}}], "views": {"quality": QUALITY}}
+    scored.kubectl("patch", "task", name, "-n", NAMESPACE, "--type", "merge", "-p", json.dumps({"spec": spec}))
+    wait_until(
+        lambda: scored.get("task", name, "-n", NAMESPACE)["status"],
+        lambda status: status.get("digest") not in (None, plain),
+        timeout=60,
+        what="the revision with metrics",
+    )
+    jobs = {}
+    for digest in (f"#{plain}", ""):
+        job = unique("metrics")
+        # The agent does nothing but tell that it did.
+        command = f"printf %s {shlex.quote(json.dumps(SAID))} > /logs/agent/trajectory.json"
+        scored.apply(
+            {
+                "apiVersion": "seatrial.dev/v1alpha1",
+                "kind": "EvalJob",
+                "metadata": {"name": job, "namespace": NAMESPACE},
+                "spec": {"tasks": [f"{name}{digest}"], "agent": {"command": command}},
+            }
+        )
+        jobs[digest] = job
+    plain_scores, scores = (
+        {item["name"]: item["value"] for item in scored.finished(job, NAMESPACE)["status"]["scores"]} for job in jobs.values()
+    )
+    assert plain_scores == {"reward.mean": "0", "reward.mean.zero": "0", "reward.pass@1": "0"}
+    assert {name: value for name, value in scores.items() if "reward" not in name} == {
+        "exact-match.exact-match.mean": "1",
+        "exact-match.exact-match.pass@1": "1",
+        "view.quality.mean": "0.5",
+    }
 
 
 def test_compare_finds_no_difference_in_the_same_work_and_a_planted_regression(scored: Cluster, finished: dict[str, Any]) -> None:

@@ -581,3 +581,17 @@ async def test_a_status_over_very_many_rewards_is_computed_beside_the_loop(monke
         made.submit(attempts=2, concurrency=2)
         seen = await made.ended()
         assert (seen["phase"], seen["mean"], seen["trials"]["scored"]) == ("Completed", "1.000", 6)
+
+
+async def test_a_task_without_any_score_fails_a_job_that_requires_all_tasks() -> None:
+    async with world() as made, operator(made):
+        made.suite(2)
+        made.fate = lambda pod: "errored" if "task-1" in pod["metadata"]["labels"]["seatrial.dev/task"] else "scored"
+        made.submit(attempts=2)
+        assert (await made.ended())["phase"] == "Completed"
+        made.submit("strict", attempts=2, scoring={"requireAllTasks": True})
+        seen = await made.ended("strict")
+        assert (seen["phase"], made.condition("Failed", "strict")) == ("Failed", ("True", "TaskWithoutScore"))
+        message = next(item["message"] for item in seen["conditions"] if item["type"] == "Failed")
+        assert message.startswith("no trial of bench/task-1 is scored; 2 of 4 trials scored")
+        assert seen["results"]["summary"]

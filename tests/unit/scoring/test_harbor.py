@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from seatrial.harbor_errors import error_policy
-from seatrial.scoring.harbor import EvalGroup, all_rows, eval_stats, harbor_metric, job_stats, valid_rows
+from seatrial.scoring.harbor import EvalGroup, all_rows, eval_stats, harbor_metric, job_stats, metric_order, valid_rows
 from seatrial.scoring.passes import harbor_ks, harbor_pass_at_k
 from seatrial.scoring.rewards import Trial
 
@@ -161,3 +161,21 @@ def test_an_aggregate_that_no_float_can_hold_is_left_out() -> None:
     rows = [{"a": 1.7e308, "b": 1.0}, {"a": 1.7e308, "b": 2.0}]
     assert harbor_metric(rows, "sum") == {"b": 3.0}
     assert harbor_metric([{"a": 1.7e308}] * 2, "mean") == {}
+
+
+@pytest.mark.conforms("H-134")
+@pytest.mark.parametrize(
+    ("scripts", "kinds", "expected"),
+    [
+        ([], [], [{"mean": 0.5}]),
+        ([{"pass_rate": 0.25}], [], [{"pass_rate": 0.25}]),
+        ([{"a": 1.0}, {"b": 2.0}], ["max", "sum"], [{"a": 1.0}, {"b": 2.0}, {"max": 1.0}, {"sum": 1.0}]),
+        ([], ["min"], [{"min": 0.0}]),
+    ],
+)
+def test_metrics_come_in_harbors_order_and_the_mean_only_where_nothing_else_is_named(
+    scripts: list[dict[str, float]], kinds: list[str], expected: list[dict[str, float]]
+) -> None:
+    trials = [Trial("a__1", "a", "scored", {"reward": 1.0}), Trial("b__1", "b", "scored", {"reward": 0.0})]
+    first, then = metric_order(scripts, kinds)
+    assert eval_stats(trials, metrics=then, scripts=first)["metrics"] == expected

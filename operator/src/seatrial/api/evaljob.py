@@ -472,6 +472,7 @@ class JobMetric(Model):
 class ScoringSpec(Model):
     """How scores are computed."""
 
+    require_all_tasks: bool = Field(default=False, description="End Failed when a task has no scored trial, after the results are saved.")
     script_timeout: Duration = Field(default=Duration("5m"), description="Longest time for one metric.py, such as 5m.")
 
 

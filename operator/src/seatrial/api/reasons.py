@@ -165,6 +165,8 @@ class Reason(StrEnum):
     """A score is below its threshold."""
     THRESHOLD_UNMEASURED = "ThresholdUnmeasured"
     """A threshold names a score that nothing measured."""
+    TASK_WITHOUT_SCORE = "TaskWithoutScore"
+    """A task has no scored trial, and ``scoring.requireAllTasks`` is set."""
     MAX_ERRORED_REACHED = "MaxErroredReached"
     """More trials errored than ``limits.maxErrored`` allows."""
     JOB_DEADLINE_EXCEEDED = "JobDeadlineExceeded"

@@ -163,7 +163,7 @@ def build_status(
     summary = job_summary(progress.final, spec, progress.tasks, scoring=scoring, most_keys=MAX_COVERAGE)
     thresholds = judge_thresholds(spec, summary)
     ended = summary_key is not None and progress.pending == progress.running == 0
-    phase, end = _end(progress, thresholds) if ended else (_phase(spec, progress), None)
+    phase, end = _end(progress, thresholds, spec) if ended else (_phase(spec, progress), None)
     suspended = spec.suspend and not ended and progress.live_pods == 0
     states = {
         ConditionType.PLAN_READY: State("True", Reason.PLANNED, f"{frozen.trials} trials of {frozen.tasks} tasks"),
@@ -361,7 +361,7 @@ def _progressing(spec: EvalJobSpec, progress: Progress, hold: Hold | None, now: 
     return State("True", Reason.RUNNING)
 
 
-def _end(progress: Progress, thresholds: Sequence[ThresholdStatus]) -> tuple[Phase, State]:
+def _end(progress: Progress, thresholds: Sequence[ThresholdStatus], spec: EvalJobSpec) -> tuple[Phase, State]:
     scored, errored, cancelled = (progress.count(outcome) for outcome in ("scored", "errored", "cancelled"))
     text = f"{scored} of {progress.total} trials scored, {errored} errored, {cancelled} cancelled"
     stop = progress.stop
@@ -371,6 +371,9 @@ def _end(progress: Progress, thresholds: Sequence[ThresholdStatus]) -> tuple[Pha
         return "Failed", State("True", stop.reason, f"{stop.message}; {text}")
     if scored == 0:
         return "Failed", State("True", Reason.NOTHING_SCORED, f"{text}: see status.errors")
+    if spec.scoring.require_all_tasks and (unscored := _unscored_tasks(progress)):
+        more = f" and {len(unscored) - 3} more" if len(unscored) > 3 else ""
+        return "Failed", State("True", Reason.TASK_WITHOUT_SCORE, f"no trial of {', '.join(unscored[:3])}{more} is scored; {text}")
     missed = [item for item in thresholds if not item.passed]
     if missed:
         first = missed[0]
@@ -379,6 +382,12 @@ def _end(progress: Progress, thresholds: Sequence[ThresholdStatus]) -> tuple[Pha
         message = f"{first.score} is {first.value}, below {decimal_text(first.at_least)}; {text}"
         return "Failed", State("True", Reason.THRESHOLD_NOT_MET, message)
     return "Completed", State("True", Reason.SOME_ERRORED if errored or cancelled else Reason.ALL_SCORED, text)
+
+
+def _unscored_tasks(progress: Progress) -> list[str]:
+    """Tasks of the plan without any scored trial, in its order."""
+    scored = {progress.tasks.get(row.trial) for row in progress.final if row.outcome == "scored"}
+    return [task for task in dict.fromkeys(progress.tasks.values()) if task not in scored]
 
 
 def _mean(summary: Summary) -> str:

@@ -74,8 +74,19 @@ class EvalGroup:
         return "__".join(part for part in (self.agent, self.model, self.dataset) if part)
 
 
-def eval_stats(trials: Sequence[Trial], *, metrics: Sequence[str] = ("mean",)) -> dict[str, Any]:
-    """One entry of ``stats.evals``. A trial with an error whose reward counts is in both counts."""
+def metric_order(scripts: Sequence[Mapping[str, float]], kinds: Sequence[str]) -> tuple[tuple[Mapping[str, float], ...], tuple[str, ...]]:
+    """What ``metrics`` of an entry is made of, in Harbor's order (8.1): scripts, then aggregates; without any of both the mean."""
+    return tuple(scripts), tuple(kinds) or (() if scripts else ("mean",))
+
+
+def eval_stats(
+    trials: Sequence[Trial], *, metrics: Sequence[str] = ("mean",), scripts: Sequence[Mapping[str, float]] = ()
+) -> dict[str, Any]:
+    """One entry of ``stats.evals``. A trial with an error whose reward counts is in both counts.
+
+    Args:
+        scripts: what each metric.py gave over these trials; they come before the aggregates ``metrics``.
+    """
     valid = [trial for trial in trials if trial.is_scoreable]
     rewards: dict[str, dict[str, list[str]]] = {}
     for trial in valid:
@@ -89,7 +100,7 @@ def eval_stats(trials: Sequence[Trial], *, metrics: Sequence[str] = ("mean",)) -
     return {
         "n_trials": len(valid),
         "n_errors": sum(trial.error is not None for trial in trials),
-        "metrics": [harbor_metric(rows, kind) for kind in metrics] if rows else [],
+        "metrics": [*map(dict, scripts), *(harbor_metric(rows, kind) for kind in metrics)] if rows else [],
         "pass_at_k": {str(k): value for k, value in harbor_pass_at_k([(trial.task, trial.rewards or {}) for trial in valid]).items()},
         "reward_stats": rewards,
         "exception_stats": exceptions,
@@ -97,7 +108,13 @@ def eval_stats(trials: Sequence[Trial], *, metrics: Sequence[str] = ("mean",)) -
 
 
 def job_stats(
-    groups: Sequence[EvalGroup], *, total: int, retries: int, usage: Mapping[str, float | None], metrics: Sequence[str] = ("mean",)
+    groups: Sequence[EvalGroup],
+    *,
+    total: int,
+    retries: int,
+    usage: Mapping[str, float | None],
+    metrics: Sequence[str] = ("mean",),
+    scripts: Sequence[Mapping[str, float]] = (),
 ) -> dict[str, Any]:
     """``stats`` of a job's ``result.json``.
 
@@ -113,6 +130,6 @@ def job_stats(
         "n_pending_trials": max(0, total - len(trials)),
         "n_cancelled_trials": sum(trial.state == "cancelled" or trial.error == "CancelledError" for trial in trials),
         "n_retries": retries,
-        "evals": {group.key: eval_stats(group.trials, metrics=metrics) for group in groups},
+        "evals": {group.key: eval_stats(group.trials, metrics=metrics, scripts=scripts) for group in groups},
         **{name: usage.get(name) for name in ("n_input_tokens", "n_cache_tokens", "n_output_tokens", "cost_usd")},
     }

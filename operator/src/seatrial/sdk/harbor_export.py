@@ -12,10 +12,10 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from seatrial.errors import InvalidSpec, NotFound
-from seatrial.scoring.harbor import EvalGroup, job_stats
+from seatrial.scoring.harbor import EvalGroup, job_stats, metric_order
 from seatrial.scoring.rewards import Trial
 from seatrial.sdk.results import JobFiles, TrialRecord, read_bundle, save_members
 
@@ -24,6 +24,16 @@ Raw = dict[str, Any]
 USAGE: Final = ("n_input_tokens", "n_cache_tokens", "n_output_tokens", "cost_usd")
 READS: Final = 16
 ZERO_ID: Final = "00000000-0000-0000-0000-000000000000"
+
+
+class JobMetrics(NamedTuple):
+    """What stands under ``metrics``, in Harbor's order."""
+
+    scripts: tuple[Mapping[str, float], ...] = ()
+    kinds: tuple[str, ...] = ("mean",)
+
+
+MEAN: Final = JobMetrics()
 
 
 def export_job(files: JobFiles, job: Mapping[str, Any], directory: Path, *, note: Callable[[str], None] = lambda _: None) -> Path:
@@ -45,19 +55,29 @@ def export_job(files: JobFiles, job: Mapping[str, Any], directory: Path, *, note
     results = [
         result if result is not None else missing_result(record, bundle.metadata) for record, result in zip(ended, found, strict=True)
     ]
-    checksums = {task["id"]: str(task.get("checksum") or "") for task in files.plan()["tasks"]}
+    plan = files.plan()
+    checksums = {task["id"]: str(task.get("checksum") or "") for task in plan["tasks"]}
     locks = [trial_lock(bundle.metadata, result, checksum=checksums[record.task]) for record, result in zip(ended, results, strict=True)]
     for record, result, lock in zip(ended, results, locks, strict=True):
         _write_trial(files, record, result, target / record.name, note)
         _write(target / record.name / "lock.json", lock)
     _write(target / "config.json", job_config(bundle.metadata))
     _write(target / "lock.json", job_lock(bundle.metadata, locks))
-    _write(target / "result.json", job_result(bundle.metadata, ended, results, total=len(records)))
+    _write(target / "result.json", job_result(bundle.metadata, ended, results, total=len(records), metrics=_metrics(plan, bundle.summary)))
     (target / "job.log").write_text("")
     return target
 
 
-def job_result(metadata: Mapping[str, Any], records: Sequence[TrialRecord], results: Sequence[Raw], *, total: int) -> Raw:
+def _metrics(plan: Mapping[str, Any], summary: Mapping[str, Any]) -> JobMetrics:
+    """The taskset's script, scripts of the job, aggregates of the taskset, then of the job (H-134)."""
+    scripts = [item["values"] for item in summary.get("scripts", ()) if item["error"] is None]
+    listed = [item["type"] for item in (*plan.get("metrics", ()), *(plan["spec"].get("metrics") or ()))]
+    return JobMetrics(*metric_order(scripts, [kind for kind in dict.fromkeys(listed) if kind != "script"]))
+
+
+def job_result(
+    metadata: Mapping[str, Any], records: Sequence[TrialRecord], results: Sequence[Raw], *, total: int, metrics: JobMetrics = MEAN
+) -> Raw:
     """Harbor's ``JobResult``: statistics per agent, model and dataset, without any trial result.
 
     Args:
@@ -78,6 +98,8 @@ def job_result(metadata: Mapping[str, Any], records: Sequence[TrialRecord], resu
         total=total,
         retries=sum(record.retry for record in records),
         usage=usage_sums(results),
+        metrics=metrics.kinds,
+        scripts=metrics.scripts,
     )
     start = metadata["started_at"] or metadata["job"]["createdAt"]
     return {
