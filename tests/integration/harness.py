@@ -243,6 +243,8 @@ class World:
         if ("evals", name) not in self.api.all("pods"):
             return
         pod = self.api.get("pods", name)
+        if pod.get("status", {}).get("phase") in ("Succeeded", "Failed"):
+            return  # a test ended it before it was played
         fate = self.fate(pod)
 
         def start(body: Raw) -> None:
