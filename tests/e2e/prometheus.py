@@ -57,8 +57,11 @@ class Prometheus:
         self.process.wait(timeout=20)
 
 
-def start(folder: Path, *, kubeconfig: Path, rules: Mapping[str, Any]) -> Prometheus:
-    """Start it with files below ``folder``; it listens on a free port of loopback and scrapes every two seconds."""
+def start(folder: Path, *, kubeconfig: Path, rules: Mapping[str, Any], planted: str) -> Prometheus:
+    """Start it with files below ``folder``; it listens on a free port of loopback and scrapes every two seconds.
+
+    ``planted``: host and port of two replicas that the tests play, at ``/a`` and ``/b``.
+    """
     sys.path.insert(0, str(REPOSITORY / "tests" / "cluster"))
     from localcluster import debian
 
@@ -75,7 +78,7 @@ def start(folder: Path, *, kubeconfig: Path, rules: Mapping[str, Any]) -> Promet
         path.write_bytes(base64.b64decode(data))
     tls = {"ca_file": str(authority), "cert_file": str(certificate), "key_file": str(key)}
     (folder / "rules.yaml").write_text(yaml.safe_dump(dict(rules)))
-    (folder / "prometheus.yaml").write_text(yaml.safe_dump(configuration(server["server"], tls, folder / "rules.yaml")))
+    (folder / "prometheus.yaml").write_text(yaml.safe_dump(configuration(server["server"], tls, folder / "rules.yaml", planted=planted)))
     port = free_port()
     log = (folder / "prometheus.log").open("wb")
     process = subprocess.Popen(
@@ -103,8 +106,8 @@ def is_ready(server: Prometheus) -> bool:
         return False
 
 
-def configuration(api: str, tls: Mapping[str, str], rules: Path) -> dict[str, Any]:
-    """One target: the metrics Service, asked through the API server. Debian's Prometheus cannot discover Pods by itself."""
+def configuration(api: str, tls: Mapping[str, str], rules: Path, *, planted: str) -> dict[str, Any]:
+    """The metrics Service, asked through the API server, since Debian's Prometheus cannot discover Pods by itself; and what is played."""
     labels = {
         "__metrics_path__": f"/api/v1/namespaces/{NAMESPACE}/services/{DEPLOYMENT}-metrics:8080/proxy/metrics",
         "namespace": NAMESPACE,
@@ -120,7 +123,17 @@ def configuration(api: str, tls: Mapping[str, str], rules: Path) -> dict[str, An
                 "scheme": "https",
                 "tls_config": dict(tls),
                 "static_configs": [{"targets": [urllib.parse.urlsplit(api).netloc], "labels": labels}],
-            }
+            },
+            {
+                "job_name": "planted",
+                "static_configs": [
+                    {
+                        "targets": [planted],
+                        "labels": {"__metrics_path__": f"/{pod}", "namespace": "planted", "job": "seatrial", "pod": pod, "instance": pod},
+                    }
+                    for pod in ("a", "b")
+                ],
+            },
         ],
     }
 

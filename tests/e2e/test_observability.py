@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 from dashboards import boards, rules
+
+from seatrial.core.rows import Row, TrialError
+from seatrial.effects.metrics import CONTENT_TYPE, Metrics
 
 from . import prometheus
 from .harness import evaljob, unique, wait_until, write_task
@@ -32,11 +37,54 @@ def impatient(document: dict[str, Any]) -> dict[str, Any]:
     return changed
 
 
+class Played(ThreadingHTTPServer):
+    """Two replicas that only have metrics, the operator's own class; absent until ``is_on``."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), PlayedAnswer)
+        self.replicas = {"/a": Metrics(), "/b": Metrics()}
+        self.is_on = False
+        self.scrapes = 0
+
+    @property
+    def place(self) -> str:
+        return f"127.0.0.1:{self.server_address[1]}"
+
+
+class PlayedAnswer(BaseHTTPRequestHandler):
+    server: Played
+
+    def do_GET(self) -> None:
+        body = self.server.replicas[self.path].render() if self.server.is_on else b""
+        self.send_response(200 if self.server.is_on else 503)
+        self.send_header("Content-Type", CONTENT_TYPE)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+        self.server.scrapes += int(self.server.is_on)
+
+    def log_message(self, format: str, *arguments: Any) -> None:
+        """Quiet."""
+
+
 @pytest.fixture(scope="module")
-def server(ops: Release, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+def played() -> Iterator[Played]:
+    server = Played()
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture(scope="module")
+def server(ops: Release, played: Played, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
     """Prometheus, scraping before anything runs."""
     folder = tmp_path_factory.mktemp("prometheus")
-    found = prometheus.start(folder, kubeconfig=Path(ops.cluster.env["kubeconfig"]), rules=impatient(rules.document()))
+    found = prometheus.start(
+        folder, kubeconfig=Path(ops.cluster.env["kubeconfig"]), rules=impatient(rules.document()), planted=played.place
+    )
     try:
         wait_until(lambda: found.values("sum(seatrial_leader)"), lambda values: values == [1.0], timeout=120, what="scraped leader")
         yield found
@@ -57,7 +105,7 @@ def run(ops: Release, server: Prometheus) -> str:
     job = ops.cluster.finished(JOB, TRIALS, timeout=240)
     assert job["status"]["trials"]["total"] == 10
     ended = 'sum(seatrial_trials_ended_total{outcome=~"scored|errored"})'
-    wait_until(lambda: server.values(ended), lambda values: bool(values) and values[0] >= 10, timeout=30, what="scraped end of the job")
+    wait_until(lambda: server.values(ended), lambda values: bool(values) and values[0] >= 13, timeout=60, what="scraped end of both jobs")
     wait_until(lambda: server.values("sum(seatrial_trial_cost_usd_total)"), lambda values: values == [0.06], timeout=120, what="cost")
     wait_until(lambda: server.values("seatrial:jobs_spoilt:ratio_rate1d"), bool, timeout=30, what="recorded share of spoilt jobs")
     return JOB
@@ -142,6 +190,49 @@ def test_a_quota_that_leaves_no_room_fires_and_mends_itself(ops: Release, server
     finally:
         ops.cluster.kubectl("delete", "resourcequota", "no-pods", "--namespace", TRIALS)
     assert ops.cluster.finished(name, TRIALS, timeout=120)["status"]["phase"] == "Completed"
+
+
+def break_down(replica: Metrics) -> None:
+    """The API server and the store fail, and so does a pass, and a trial loses its node."""
+    replica.observe_request("GET", "pods", "500", 0.1)
+    replica.store_requests.labels("get", "Forbidden").inc()
+    replica.pass_seconds.labels("EvalJob", "failed").observe(0.1)
+    lost = TrialError("NodeLost", "SandboxLikelyOutOfMemoryError", "infrastructure", "the node is gone")
+    replica.observe_row(Row("t__1", 0, "errored", "", error=lost), None, namespace="evals")
+
+
+def test_what_a_sound_cluster_does_not_show_fires_from_the_operators_own_metrics(server: Prometheus, played: Played, run: str) -> None:
+    """Faults that would take minutes, or a broken API server, as a replica would tell them."""
+    sick, other = played.replicas.values()
+    sick.observe_leader(True)
+    other.observe_leader(True)
+    sick.loop_lag.set(2)
+    sick.queue_age.set(400)
+    sick.informer_pods.set(3)
+    sick.informer_age.set(500)
+    sick.observe_relist(0)
+    break_down(sick)
+    played.is_on = True
+    try:
+        # Counters rise between two scrapes.
+        wait_until(lambda: played.scrapes, lambda count: count >= 4, timeout=60, what="scrapes of the played replicas")
+        sick.observe_relist(2)
+        for _ in range(20):
+            break_down(sick)
+        fires(
+            server,
+            "SeatrialTwoLeaders",
+            "SeatrialEventLoopStalls",
+            "SeatrialQueueStuck",
+            "SeatrialInformerStale",
+            "SeatrialEventsLost",
+            "SeatrialApiErrors",
+            "SeatrialStoreUnavailable",
+            "SeatrialPassesFail",
+            "SeatrialInfrastructureErrors",
+        )
+    finally:
+        played.is_on = False
 
 
 def test_a_missing_right_to_lead_fires(ops: Release, server: Prometheus, run: str) -> None:
