@@ -1,4 +1,4 @@
-"""Jobs in a queue of Kueue, whose part the tests play: tests/e2e/test_kueue.py has the real one."""
+"""Jobs in a queue of Kueue. Its kinds and its answers are played by the tests; no controller of Kueue takes part."""
 
 from __future__ import annotations
 
