@@ -158,6 +158,17 @@ def test_publishing_twice_changes_nothing(run: Callable[..., Any], make_task: Ma
     assert (kube.objects, len(kube.writes())) == (before, writes)
 
 
+def test_what_the_api_server_fills_in_is_no_change(run: Callable[..., Any], make_task: MakeTask, suite: Path, kube: Any) -> None:
+    make_task("one")
+    run(suite, taskset="smoke")
+    stored = kube.get("tasksets", "smoke")
+    filled = {"description": "", "metadata": {}, "metrics": [], "tagPointers": {}, "tags": [], **stored["spec"]}
+    kube.objects["tasksets", "evals", "smoke"]["spec"] = filled
+    writes = len(kube.writes())
+    assert run(suite, taskset="smoke").taskset.outcome == "unchanged"
+    assert len(kube.writes()) == writes
+
+
 @pytest.mark.conforms("N-53")
 def test_an_edited_file_cuts_one_revision_and_pins_the_taskset_again(
     run: Callable[..., Any], make_task: MakeTask, suite: Path, kube: Any

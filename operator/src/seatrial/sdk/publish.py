@@ -640,9 +640,9 @@ def _publish_taskset(
 
 
 def _bare(spec: Mapping[str, Any], name: str) -> Any:
-    """A field of a Taskset without what the API server fills in."""
+    """A field of a Taskset without what the API server fills in: defaults of items, and an empty list where none was given."""
     value = spec.get(name)
-    return [{"type": item["type"]} for item in value] if isinstance(value, list) else value
+    return ([{"type": item["type"]} for item in value] or None) if isinstance(value, list) else value
 
 
 def _store_script(suite: FoundSuite, options: PublishOptions, destination: Destination, settings: StoreSettings) -> dict[str, str] | None:
