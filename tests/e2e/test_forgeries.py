@@ -127,7 +127,7 @@ nohup setsid /seatrial/bin/envd &""",
     ),
     "forks": Attempt(
         "python3 -c 'import os, time\nwhile os.fork(): pass\ntime.sleep(300)' & sleep 3; kill -9 -1",
-        or_error="SandboxLikelyOutOfMemoryError",
+        or_error="OOMKilled",
     ),
     "floods-its-output": Attempt("yes | head -c 200000000"),
     # --- what is not its own
