@@ -17,14 +17,12 @@ import asyncio
 import contextlib
 import importlib
 import inspect
-import io
 import json
 import logging
 import os
 import shlex
 import socket
 import stat
-import struct
 import sys
 import tarfile
 import traceback
@@ -34,17 +32,14 @@ from types import SimpleNamespace
 from typing import IO, Any, Final
 
 from seatrial_runner import harbor_names
+from seatrial_runner.frames import FAILED, HEAD_BYTES, PIECE_BYTES, SOCKET, TIMED_OUT, FrameWriter, frame, size_of
 from seatrial_runner.harbor_names import BaseEnvironment, ExecResult
 from seatrial_runner.mcp import MissingHeaderVariable, resolve_headers
 
-SOCKET: Final = "env.sock"
 SKILLS_DIR: Final = "/runtime/skills"
 SKILL_FILE: Final = "SKILL.md"
 OUTPUT_BYTES: Final = 32 * 1024 * 1024
 """Of each stream of a command; the rest is thrown away, and the text says so."""
-TIMED_OUT: Final = 124
-_PIECE: Final = 64 * 1024
-_FAILED: Final = 125
 _NO_HARBOR: Final = (
     "is not in the runner image: set agent.runnerImage to one with `pip install 'harbor>=0.20,<0.27'`, or built from "
     "runner-image/Dockerfile.harbor"
@@ -99,7 +94,7 @@ class Environment(BaseEnvironment):
                     kept[kind] += data[:room]
                     if len(data) > room:
                         cut.add(kind)
-        if peer.code == _FAILED and peer.error:
+        if peer.code == FAILED and peer.error:
             raise RuntimeError(f"the command could not be run: {peer.error}")
         if peer.code == TIMED_OUT and timeout_sec:
             raise RuntimeError(f"Command timed out after {timeout_sec} seconds")
@@ -221,15 +216,15 @@ class _Peer:
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
-        self.code, self.error = _FAILED, "the runner went away"
+        self.code, self.error = FAILED, "the runner went away"
 
     def send(self, kind: bytes, data: bytes) -> None:
-        self._writer.write(kind + struct.pack(">I", len(data)) + data)
+        self._writer.write(frame(kind, data))
 
     async def send_tar(self, members: Sequence[tuple[Path, str]]) -> None:
         """Files and folders with their modes, everything readable for everybody; then the end of the input."""
         try:
-            with tarfile.open(fileobj=_FrameWriter(self), mode="w|", format=tarfile.PAX_FORMAT) as tar:
+            with tarfile.open(fileobj=FrameWriter(self.send, b"i"), mode="w|", format=tarfile.PAX_FORMAT) as tar:
                 for path, name in members:
                     status = path.stat()
                     info = tarfile.TarInfo(name)
@@ -250,8 +245,8 @@ class _Peer:
         """Until the last one, which sets ``code`` and ``error``."""
         while True:
             try:
-                head = await self._reader.readexactly(5)
-                data = await self._reader.readexactly(struct.unpack(">I", head[1:])[0])
+                head = await self._reader.readexactly(HEAD_BYTES)
+                data = await self._reader.readexactly(size_of(head))
             except (asyncio.IncompleteReadError, ConnectionError):
                 return
             if head[:1] == b"x":
@@ -263,20 +258,6 @@ class _Peer:
     def check(self, what: str) -> None:
         if self.code:
             raise RuntimeError(f"{what}: {self.error}")
-
-
-class _FrameWriter(io.RawIOBase):
-    def __init__(self, peer: _Peer) -> None:
-        self._peer = peer
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Any) -> int:
-        view = bytes(data)
-        for start in range(0, len(view), _PIECE):
-            self._peer.send(b"i", view[start : start + _PIECE])
-        return len(view)
 
 
 class _Archive:
@@ -338,7 +319,7 @@ def _write(path: Path, content: Any, mode: int) -> None:
     path.unlink(missing_ok=True)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644 | (mode & 0o111))
     with open(descriptor, "wb") as file:
-        while piece := content.read(_PIECE):
+        while piece := content.read(PIECE_BYTES):
             file.write(piece)
 
 

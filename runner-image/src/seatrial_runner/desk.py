@@ -11,7 +11,6 @@ import io
 import json
 import os
 import socket
-import struct
 import tarfile
 import threading
 import time
@@ -20,17 +19,14 @@ from typing import Any, Final, Literal
 
 from seatrial.contract import DESK_MARK
 from seatrial_runner.channel import Channel, ChannelError, Entry
+from seatrial_runner.frames import FAILED, HEAD_BYTES, PIECE_BYTES, SOCKET, TIMED_OUT, FrameWriter, frame, size_of
 
-SOCKET: Final = "env.sock"
 LOCK: Final = "agent.lock"
 _FRAME_BYTES: Final = 1 << 20
-_PIECE_BYTES: Final = 64 * 1024
 _TREE_BYTES: Final = 8 * 1024 * 1024 * 1024
 _TREE_ENTRIES: Final = 1_000_000
-_FAILED: Final = 125
 _HOOK_SECONDS: Final = 5.0
 _LATE_HOOK_SECONDS: Final = 120.0
-_TIMED_OUT: Final = 124
 
 
 class Desk:
@@ -69,7 +65,7 @@ class Desk:
             try:
                 code, error = self._answer(peer), ""
             except (ChannelError, ValueError, KeyError, TypeError) as fault:
-                code, error = _FAILED, str(fault) or type(fault).__name__
+                code, error = FAILED, str(fault) or type(fault).__name__
             except OSError:
                 return  # the client went away
             try:
@@ -101,8 +97,8 @@ class Desk:
         command: str | list[str] = str(request["shell"]) if request.get("shell") else [str(item) for item in request["argv"]]
 
         def send(stream: Literal["stdout", "stderr"], data: bytes) -> None:
-            for start in range(0, len(data), _PIECE_BYTES):
-                peer.send(b"o" if stream == "stdout" else b"e", data[start : start + _PIECE_BYTES])
+            for start in range(0, len(data), PIECE_BYTES):
+                peer.send(b"o" if stream == "stdout" else b"e", data[start : start + PIECE_BYTES])
 
         running = self._channel.start(
             command,
@@ -129,7 +125,7 @@ class Desk:
         status = running.wait()
         if status is None:
             raise ValueError("the command did not end")
-        return _TIMED_OUT if status.timed_out else status.returncode
+        return TIMED_OUT if status.timed_out else status.returncode
 
     def _get(self, peer: _Peer, path: str) -> None:
         with self._channel.get(path, max_bytes=_TREE_BYTES, max_entries=_TREE_ENTRIES) as items:
@@ -137,7 +133,7 @@ class Desk:
             for entry in items:
                 if out is None:
                     peer.send(b"k", b"dir" if entry.kind == "dir" else b"file")
-                    out = tarfile.open(fileobj=_Writer(peer), mode="w|", format=tarfile.PAX_FORMAT)  # noqa: SIM115 - closed below
+                    out = tarfile.open(fileobj=FrameWriter(peer.send, b"o"), mode="w|", format=tarfile.PAX_FORMAT)  # noqa: SIM115 - closed below
                     if entry.kind == "dir":
                         continue
                 out.addfile(_member(entry), _Content(items.read) if entry.kind == "file" else None)
@@ -219,11 +215,11 @@ class _Peer:
 
     def send(self, kind: bytes, data: bytes) -> None:
         with self._sending:
-            self._connection.sendall(kind + struct.pack(">I", len(data)) + data)
+            self._connection.sendall(frame(kind, data))
 
     def _receive(self) -> tuple[bytes, bytes]:
-        head = self._exactly(5)
-        (size,) = struct.unpack(">I", head[1:])
+        head = self._exactly(HEAD_BYTES)
+        size = size_of(head)
         if size > _FRAME_BYTES:
             raise ValueError(f"a frame of {size} bytes")
         return head[:1], self._exactly(size)
@@ -238,20 +234,6 @@ class _Peer:
         return data
 
 
-class _Writer(io.RawIOBase):
-    def __init__(self, peer: _Peer) -> None:
-        self._peer = peer
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Any) -> int:
-        view = bytes(data)
-        for start in range(0, len(view), _PIECE_BYTES):
-            self._peer.send(b"o", view[start : start + _PIECE_BYTES])
-        return len(view)
-
-
 class _Content(io.RawIOBase):
     """The content of the current entry for ``tarfile``."""
 
@@ -263,7 +245,7 @@ class _Content(io.RawIOBase):
 
     def read(self, size: int = -1) -> bytes:
         pieces = []
-        while size != 0 and (piece := self._read(_PIECE_BYTES if size < 0 else min(size, _PIECE_BYTES))):
+        while size != 0 and (piece := self._read(PIECE_BYTES if size < 0 else min(size, PIECE_BYTES))):
             pieces.append(piece)
             size -= len(piece) if size > 0 else 0
         return b"".join(pieces)
