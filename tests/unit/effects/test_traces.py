@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
-from typing import Any
 
 import pytest
 import pytest_asyncio
-from aiohttp import web
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Status
 
@@ -16,35 +13,16 @@ from seatrial.core.rows import Row, TrialError
 from seatrial.effects.metrics import Metrics
 from seatrial.effects.traces import WAITING, Tracer
 from tests.builders import NOW, ago
+from tests.receiver import Receiver, receiving
 
 SECOND = 10**9
 ROW = Row("t__1", 0, "scored", ago(0), pod="p", started_at=ago(30), rewards={"reward": 1.0}, seconds={"verifier": 4.0, "total": 20.0})
 
 
-@dataclass
-class Receiver:
-    """Answers with the statuses given, then with 200, and keeps what came."""
-
-    url: str = ""
-    answers: list[int] = field(default_factory=list)
-    got: list[tuple[str, str, Any]] = field(default_factory=list)
-
-    async def take(self, request: web.Request) -> web.Response:
-        message = ExportTraceServiceRequest.FromString(await request.read())
-        self.got.append((request.headers["Content-Type"], request.headers.get("Authorization", ""), message))
-        return web.Response(status=self.answers.pop(0) if self.answers else 200)
-
-
 @pytest_asyncio.fixture
 async def receiver() -> AsyncIterator[Receiver]:
-    found, app = Receiver(), web.Application()
-    app.add_routes([web.post("/v1/traces", found.take)])
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    found.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    yield found
-    await runner.cleanup()
+    async with receiving("/v1/traces", ExportTraceServiceRequest.FromString) as found:
+        yield found
 
 
 def counted(metrics: Metrics) -> dict[str, float]:

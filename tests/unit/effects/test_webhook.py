@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
 
 import pytest
 import pytest_asyncio
-from aiohttp import web
 
 from seatrial.effects.clock import SystemClock
 from seatrial.effects.metrics import Metrics
 from seatrial.effects.webhook import PENDING, Webhook
+from tests.receiver import Receiver, receiving
 
 BODY = {"metadata": {"name": "nightly", "namespace": "evals", "uid": "u-1"}}
 STATUS = {
@@ -29,30 +28,11 @@ class FixedClock(SystemClock):
         return datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 
-@dataclass
-class Receiver:
-    """Answers with the statuses given, then with 200, and keeps what came."""
-
-    url: str = ""
-    answers: list[int] = field(default_factory=list)
-    got: list[tuple[str, str, Any]] = field(default_factory=list)
-
-    async def take(self, request: web.Request) -> web.Response:
-        self.got.append((request.headers["Content-Type"], request.headers.get("Authorization", ""), await request.json()))
-        status = self.answers.pop(0) if self.answers else 200
-        return web.Response(status=status, headers={"Location": self.url} if status == 302 else {})
-
-
 @pytest_asyncio.fixture
 async def receiver() -> AsyncIterator[Receiver]:
-    found, app = Receiver(), web.Application()
-    app.add_routes([web.post("/hook", found.take)])
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    found.url = f"http://127.0.0.1:{runner.addresses[0][1]}/hook"
-    yield found
-    await runner.cleanup()
+    async with receiving("/hook", json.loads) as found:
+        found.url += "/hook"
+        yield found
 
 
 def counted(metrics: Metrics) -> dict[str, float]:
