@@ -143,6 +143,9 @@ func serve(o options) (int, error) {
 			logf("%v", err) // its reader will see the end of the connection too
 		}
 	}
+	if err := awaitAccepted(o, patienceEnd, terminate); err != nil {
+		return 0, err
+	}
 	code := s.serveBoth(agent, verifier, terminate, o.termTime)
 	if s.endContainer.Load() && o.ctl == defaultCtl && os.Getpid() != 1 {
 		// An ENTRYPOINT that stays up would keep the Pod running.

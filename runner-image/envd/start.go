@@ -198,6 +198,22 @@ func dialBoth(o options, end time.Time, stop <-chan os.Signal) (agent, verifier 
 	}
 }
 
+// awaitAccepted waits until no runner can be reached any more: each removes its socket when it has accepted us. A process that envd started
+// before could still queue up behind us.
+func awaitAccepted(o options, end time.Time, stop <-chan os.Signal) error {
+	for pause := firstRetry; exists(o.socket(roleAgent)) || exists(o.socket(roleVerifier)); pause = min(pause*3/2, maxRetry) {
+		if time.Now().After(end) {
+			return fmt.Errorf("a runner that listens in %s did not accept the connection", o.ctl)
+		}
+		select {
+		case <-stop:
+			return errors.New("stopped while waiting for the runners to accept")
+		case <-time.After(pause):
+		}
+	}
+	return nil
+}
+
 // checkReadOnly refuses to work where the sockets could be replaced by processes of this container.
 func checkReadOnly(ctl string) error {
 	probe := filepath.Join(ctl, ".envd-probe")

@@ -122,6 +122,21 @@ def test_a_process_cannot_take_envds_place_after_it_has_connected(environment: E
     assert (result.status.code, b"FileNotFoundError" in result.stderr) == (1, True)
 
 
+def test_no_command_runs_while_a_runner_can_still_be_reached(environment: Environment) -> None:
+    environment.listen()
+    environment.spawn(environment.envd())
+    agent = environment.cleanup.enter_context(environment.agent_listener.accept(20))
+    started, socket_ = environment.folder / "started", environment.ctl / "verifier/envd.sock"
+    running = agent.start(f"touch {started}; test -e {socket_}")
+    with pytest.raises(AssertionError, match="still False"):
+        wait_until(started.exists, 0.5)
+    environment.cleanup.enter_context(environment.verifier_listener.accept(20))
+    status = running.wait()
+    assert status is not None
+    assert status.code == 1
+    assert started.exists()
+
+
 def test_envd_has_no_listening_end(agent: Channel) -> None:
     sockets = Path(f"/proc/{agent.hello.pid}/fd")
     inodes = {os.readlink(fd)[8:-1] for fd in sockets.iterdir() if os.readlink(fd).startswith("socket:")}
