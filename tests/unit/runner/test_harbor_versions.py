@@ -23,7 +23,7 @@ MINORS = range(20, 27)
 AGENT = """
 import json
 from harbor.agents.base import BaseAgent
-from harbor.agents.installed.base import BaseInstalledAgent
+from harbor.agents.installed.base import BaseInstalledAgent, with_prompt_template
 from harbor.environments.base import ExecResult
 
 
@@ -54,7 +54,9 @@ class Installed(BaseInstalledAgent):
     def get_version_command(self):
         return "echo 4.2"
 
+    @with_prompt_template
     async def run(self, instruction, environment, context):
+        assert instruction.startswith("Be brief.") and "hello" in instruction, instruction
         await self.exec_as_agent(environment, command="cat $APP/installed && echo Hello > $APP/hello.txt")
 
     def populate_context_post_run(self, context):
@@ -79,7 +81,10 @@ def test_a_class_over_harbors_own_base_runs(pod: Pod, monkeypatch: pytest.Monkey
     source = Path(pod.root, "source-of-agent")
     source.mkdir()
     (source / "mine.py").write_text(AGENT)
+    (source / "prompt.j2").write_text("Be brief.\n{{ instruction }}")
     pod.trial["agent"] |= {"kind": "importPath", "name": f"mine:{name}", "model": "anthropic/claude-x"}
+    if name == "Installed":
+        pod.trial["agent"]["kwargs"] = {"prompt_template_path": "prompt.j2"}
     pod.trial["timeouts"] |= {"agent_setup": 60.0, "agent": 60.0}
     outcome = run(pod)
     assert (outcome.verdict.rewards, outcome.error, outcome.message) == ({"reward": 1.0}, None, "")
