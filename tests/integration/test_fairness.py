@@ -42,6 +42,24 @@ async def test_jobs_share_the_limit_equally_and_say_that_they_wait() -> None:
         assert live(cluster) == {"first": 2, "second": 2}
 
 
+async def test_jobs_that_create_their_pods_at_the_same_moment_stay_below_the_limit() -> None:
+    async with world(max_pods=3) as cluster:
+        cluster.fate = lambda pod: "silent"
+        cluster.suite(2)
+        for number in range(6):
+            cluster.submit(f"job-{number}", attempts=10, concurrency=10)
+        async with operator(cluster):
+            for number in range(6):
+                await wait_until(
+                    lambda number=number: (
+                        live(cluster)[f"job-{number}"] or cluster.condition("Progressing", f"job-{number}") == ("False", "Queued")
+                    ),
+                    bool,
+                    seconds=20,
+                )
+            assert sum(live(cluster).values()) == 3
+
+
 async def test_a_suspended_job_that_waited_leaves_its_share_to_the_others() -> None:
     async with world(max_pods=4) as cluster, operator(cluster):
         cluster.fate = lambda pod: "silent"

@@ -97,6 +97,8 @@ class Memory:
     refused: dict[tuple[str, int], Judgement] = field(default_factory=dict)
     started: dict[tuple[str, int], tuple[str, float]] = field(default_factory=dict)
     """Pods that we created and the informer has not shown: UID and time."""
+    creating: int = 0
+    """Requests for Pods that are under way."""
     deleted: dict[str, float] = field(default_factory=dict)
     """UIDs of Pods that we deleted, and when."""
     hold: Hold | None = None
@@ -314,6 +316,7 @@ class JobPass:
         if allowed < len(decided.creates):
             message = f"all EvalJobs together may have {self._settings.max_pods} trial Pods; this one waits for its share"
             memory.hold = Hold(Reason.QUEUED, message, self._clock.now() + timedelta(seconds=WAIT_SECONDS))
+        memory.creating = allowed  # before anything is awaited: other jobs count them
         slots, now = asyncio.Semaphore(PARALLEL_CREATES), self._clock.monotonic()
         failures: list[SeatrialError] = []
 
@@ -329,6 +332,8 @@ class JobPass:
                 except Unavailable as error:
                     failures.append(error)
                     return
+                finally:
+                    memory.creating -= 1
             match outcome:
                 case Created() | Leaving():
                     memory.started[key] = (outcome.pod.uid, now)
@@ -338,7 +343,10 @@ class JobPass:
                 case Held():
                     memory.hold = outcome.hold
 
-        await asyncio.gather(*(create(index) for index in range(allowed)))
+        try:
+            await asyncio.gather(*(create(index) for index in range(allowed)))
+        finally:
+            memory.creating = 0
         if failures:
             raise failures[0]
 
@@ -347,7 +355,7 @@ class JobPass:
         most = self._settings.max_pods
         if not most:
             return wanted
-        starting = {uid: len(memory.started) for uid, memory in self._memories.items()}
+        starting = {uid: len(memory.started) + memory.creating for uid, memory in self._memories.items()}
         free = most - self._pods.count - sum(starting.values())
         others = self._short - {uid}
         own = len(self._pods.pods(uid)) + starting.get(uid, 0)
