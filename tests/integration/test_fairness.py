@@ -43,20 +43,18 @@ async def test_jobs_share_the_limit_equally_and_say_that_they_wait() -> None:
 
 
 async def test_jobs_that_create_their_pods_at_the_same_moment_stay_below_the_limit() -> None:
+    jobs = [f"job-{number}" for number in range(6)]
     async with world(max_pods=3) as cluster:
         cluster.fate = lambda pod: "silent"
         cluster.suite(2)
-        for number in range(6):
-            cluster.submit(f"job-{number}", attempts=10, concurrency=10)
+        for job in jobs:
+            cluster.submit(job, attempts=10, concurrency=10)
+
+        def undecided() -> list[str]:
+            return [job for job in jobs if not live(cluster)[job] and cluster.condition("Progressing", job) != ("False", "Queued")]
+
         async with operator(cluster):
-            for number in range(6):
-                await wait_until(
-                    lambda number=number: (
-                        live(cluster)[f"job-{number}"] or cluster.condition("Progressing", f"job-{number}") == ("False", "Queued")
-                    ),
-                    bool,
-                    seconds=20,
-                )
+            await wait_until(undecided, lambda left: left == [], seconds=20)
             assert sum(live(cluster).values()) == 3
 
 
