@@ -227,6 +227,46 @@ async def test_rescoring_runs_the_scripts_over_the_saved_rewards_and_no_trial() 
         assert made.runs == runs
 
 
+async def test_a_script_that_works_longer_than_the_pending_time_is_waited_for() -> None:
+    async with world() as made, operator(made):
+        made.suite(1, metricScript=SET_SCRIPT)
+        made.script_says = lambda pod: None
+        made.submit(timeouts={"pending": "1s"})
+        name = await running(made)
+
+        def work(pod: Raw) -> None:
+            """As the kubelet shows an init container at work."""
+            states = [{"name": "fetch", "state": {"terminated": {"exitCode": 0}}}, {"name": "script", "state": {"running": {}}}]
+            pod["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
+            pod["status"] = {"phase": "Pending", "initContainerStatuses": states}
+
+        made.api.change("pods", name, work)
+        made.submit("other", cancel=True)
+        await wait_until(lambda: made.condition("Finished", "other")[0], lambda value: value == "True")
+        made.save_script_result(made.api.get("pods", name), says(n=1))
+        made.set_ended(name)
+        assert scores(await made.ended())["script.n"] == ("1", 1, 0)
+        assert made.scripts == [name]
+
+
+async def test_a_pod_whose_creation_was_not_answered_is_the_scripts_one_pod() -> None:
+    async with world() as made, operator(made):
+        made.suite(1, metricScript=SET_SCRIPT)
+        made.script_says = lambda pod: says(n=1)
+        lost: list[str] = []
+
+        def lose(request: Request) -> Answer | None:
+            if request.method != "POST" or not request.path.endswith("/pods") or "-score-" not in str(request.body) or lost:
+                return None
+            lost.append(request.path)
+            return Answer(500)
+
+        made.api.lost_answers.append(lose)
+        made.submit()
+        assert scores(await made.ended())["script.n"] == ("1", 1, 0)
+        assert (len(lost), len(made.scripts)) == (1, 1)
+
+
 @pytest.mark.conforms("N-94")
 async def test_the_same_saved_trials_get_other_scores_by_a_new_revision_of_the_taskset() -> None:
     async with world() as made, operator(made):

@@ -24,6 +24,7 @@ from seatrial.core.scripts import (
     read_result,
     to_lines,
 )
+from seatrial.core.trial import Limits
 from tests.builders import NOW, UID, ago
 
 SCRIPT = Script("key", "a" * 64)
@@ -35,15 +36,40 @@ def name(retry: int = 0) -> str:
     return script_pod_name("job", UID, 0, retry)
 
 
-def pod(retry: int = 0, *, phase: str = "Running", reason: str = "", message: str = "", created: float = 5, **ended: Any) -> PodView:
-    """A Pod of the script; ``ended`` gives containers that have ended: exit code, or (exit code, reason, message)."""
+def pod(
+    retry: int = 0,
+    *,
+    phase: str = "Running",
+    reason: str = "",
+    message: str = "",
+    created: float = 5,
+    deleted: float | None = None,
+    gated: bool = False,
+    **containers: Any,
+) -> PodView:
+    """A Pod of the script.
+
+    Args:
+        created, deleted: seconds ago.
+        containers: name -> how it ended: exit code, or (exit code, reason, message); a mapping is the state as it is.
+    """
     states = []
-    for container, end in ended.items():
+    for container, end in containers.items():
         code, why, said = end if isinstance(end, tuple) else (end, "", "")
-        states.append({"name": container, "state": {"terminated": {"exitCode": code, "reason": why, "message": said}}})
-    status = {"phase": phase, "reason": reason, "message": message, "initContainerStatuses": states}
+        ended = {"terminated": {"exitCode": code, "reason": why, "message": said}}
+        states.append({"name": container, "state": end if isinstance(end, dict) else ended})
+    status: dict[str, Any] = {"phase": phase, "reason": reason, "message": message, "initContainerStatuses": states}
+    if gated:
+        status["conditions"] = [{"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}]
     meta = {"name": name(retry), "uid": f"uid-{retry}", "creationTimestamp": ago(created)}
+    if deleted is not None:
+        meta["deletionTimestamp"] = ago(deleted)
     return parse_pod({"metadata": {**meta, "ownerReferences": [{"uid": UID, "controller": True}]}, "status": status})
+
+
+def ran(since: float, until: float) -> dict[str, Any]:
+    """State of a container that ran between two times, in seconds ago."""
+    return {"terminated": {"exitCode": 137, "reason": "Error", "startedAt": ago(since), "finishedAt": ago(until)}}
 
 
 def decide(
@@ -63,7 +89,8 @@ def decide(
         starting=starting,
         found=found or {},
         refused=refused or {},
-        pending_seconds=600.0,
+        limits=Limits(pending=600.0),
+        seconds=300.0,
     )
     return plan_scripts(observed, NOW)
 
@@ -88,12 +115,55 @@ def test_a_pod_that_is_gone_is_followed_by_the_next_one_until_there_were_four() 
     assert "4 Pods" in outcome.error.message
 
 
-def test_a_pod_that_does_not_start_is_given_up_after_the_pending_time() -> None:
+def test_a_pod_that_does_not_start_is_given_up_after_the_pending_time_once_the_store_has_no_result_of_it() -> None:
     assert decide(pod(phase="Pending", created=500)).requeue_seconds == 60.0
     assert decide(pod(phase="Pending", created=590)).requeue_seconds == 10.0
-    (outcome,) = decide(pod(phase="Pending", created=600)).outcomes or ()
+    late = pod(phase="Pending", created=600, fetch={"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}})
+    assert decide(late).finds == (FIRST,)
+    assert decide(late, found={FIRST: GOOD}).outcomes == (GOOD,)
+    (outcome,) = decide(late, found={FIRST: None}).outcomes or ()
+    assert outcome.error is not None
+    assert (outcome.error.type, outcome.error.cause) == ("MetricScriptLost", "infrastructure")
+    assert "fetch: ImagePullBackOff no such image" in outcome.error.message
+
+
+@pytest.mark.parametrize(
+    "works",
+    [
+        pytest.param(pod(phase="Pending", created=5000, fetch={"running": {"startedAt": ago(4000)}}), id="fetches"),
+        pytest.param(pod(phase="Pending", created=5000, fetch=0, script={"running": {"startedAt": ago(4000)}}), id="runs its script"),
+        pytest.param(pod(phase="Pending", created=5000, fetch=0, script={"waiting": {"reason": "PodInitializing"}}), id="between two"),
+        pytest.param(pod(phase="Pending", created=5000, gated=True), id="held by a queue"),
+    ],
+)
+def test_the_pending_time_counts_only_while_nothing_of_the_pod_has_started(works: PodView) -> None:
+    assert decide(works, found={FIRST: None}) == ScriptsPlan(None)
+
+
+def test_a_pod_that_is_deleted_is_waited_for_until_its_node_has_lost_it_and_then_followed_by_the_next_one() -> None:
+    assert decide(pod(deleted=50)).requeue_seconds == 10.0
+    lost = pod(deleted=60)
+    assert decide(lost).finds == (FIRST,)
+    assert decide(lost, found={FIRST: GOOD}).outcomes == (GOOD,)
+    second = ScriptRun(0, 1)
+    assert decide(lost, found={FIRST: None, second: None}).creates == (second,)
+    assert decide(lost, pod(1), found={FIRST: None}) == ScriptsPlan(None)
+
+
+def test_four_lost_pods_are_all_that_a_script_gets() -> None:
+    found = {ScriptRun(0, retry): None for retry in range(4)}
+    (outcome,) = decide(*(pod(retry, deleted=60) for retry in range(4)), found=found).outcomes or ()
     assert outcome.error is not None
     assert outcome.error.type == "MetricScriptLost"
+    assert "did not end it in its time" in outcome.error.message
+
+
+def test_a_process_that_never_saw_the_first_pod_makes_no_second_one_beside_its_successor() -> None:
+    assert decide(pod(1)).finds == (FIRST,)
+    assert decide(pod(1), found={FIRST: None}) == ScriptsPlan(None)
+    assert decide(starting=frozenset({ScriptRun(0, 1)}), found={FIRST: None}) == ScriptsPlan(None)
+    ended = {FIRST: None, ScriptRun(0, 1): None, ScriptRun(0, 2): None}
+    assert decide(pod(1, phase="Failed", reason="Evicted"), found=ended).creates == (ScriptRun(0, 2),)
 
 
 def test_the_outcomes_are_complete_only_with_all_scripts() -> None:
@@ -107,7 +177,24 @@ def test_the_outcomes_are_complete_only_with_all_scripts() -> None:
     ("ended", "reason", "words"),
     [
         pytest.param(pod(script=(137, "OOMKilled", "")), "MetricScriptOutOfMemory", "killed for memory", id="memory"),
-        pytest.param(pod(phase="Failed", reason="DeadlineExceeded"), "MetricScriptTimeout", "in time", id="deadline"),
+        pytest.param(
+            pod(phase="Failed", reason="DeadlineExceeded", script=ran(400, 50)), "MetricScriptTimeout", "after its 300 s", id="deadline"
+        ),
+        pytest.param(
+            pod(phase="Failed", reason="DeadlineExceeded", script={"running": {"startedAt": ago(400)}}),
+            "MetricScriptTimeout",
+            "after its 300 s",
+            id="deadline, last seen at work",
+        ),
+        pytest.param(
+            pod(phase="Failed", reason="DeadlineExceeded", script=ran(100, 50)), None, "the script had 50 s", id="deadline by a late start"
+        ),
+        pytest.param(
+            pod(phase="Failed", reason="DeadlineExceeded", fetch={"waiting": {"reason": "ErrImagePull", "message": "slow"}}),
+            None,
+            "fetch: ErrImagePull slow",
+            id="deadline by the image",
+        ),
         pytest.param(
             pod(phase="Failed", reason="Evicted", message="Usage of EmptyDir volume exceeds the limit. emptyDir"),
             "MetricScriptOutputTooLong",
@@ -123,7 +210,7 @@ def test_the_outcomes_are_complete_only_with_all_scripts() -> None:
     ],
 )
 def test_what_the_end_of_a_pod_without_a_result_means(ended: PodView, reason: str | None, words: str) -> None:
-    found = judge_end(ended)
+    found = judge_end(ended, 300.0)
     if reason is None:
         assert isinstance(found, str)
         assert words in found

@@ -18,12 +18,13 @@ from seatrial.api.reasons import Reason
 from seatrial.contract import Cause, ContractBroken, StageExit
 from seatrial.core.naming import script_pod_name
 from seatrial.core.observe import ContainerView, PodView
-from seatrial.core.trial import stage_message
+from seatrial.core.trial import Limits, is_lost, lost_at, stage_message
 from seatrial.scoring.script import ScriptFault, check_values
 
 RETRIES: Final = 3
 """Further Pods of a script that the infrastructure ended."""
 RESYNC_SECONDS: Final = 60.0
+_DELETED: Final = "it was deleted"
 
 
 class Script(NamedTuple):
@@ -76,7 +77,10 @@ class ObservedScripts:
     """What the store answered; None: it holds no result."""
     refused: Mapping[int, ScriptOutcome]
     """By script: its Pod could not be created, for good."""
-    pending_seconds: float
+    limits: Limits
+    """How long a Pod may wait for its first container, and how long one that is deleted may take."""
+    seconds: float
+    """What a script may take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,45 +125,80 @@ class _Wait(NamedTuple):
 
 
 def _next(observed: ObservedScripts, number: int, now: datetime) -> ScriptOutcome | _Find | _Create | _Wait:
+    """At most one Pod of a script lives: a further one is made only when every earlier one has ended, is gone, or is lost with its node."""
     sha256 = observed.scripts[number].sha256
     if (refused := observed.refused.get(number)) is not None:
         return refused
-    lost = ""
+    lost, newest = "", _newest(observed, number)
     for retry in range(RETRIES + 1):
         run = ScriptRun(number, retry)
         name = script_pod_name(observed.job, observed.job_uid, number, retry)
         pod = observed.pods.get(name)
-        if pod is not None and not pod.is_terminal:
-            if pod.phase == "Pending" and pod.created_at is not None:
-                deadline = pod.created_at + timedelta(seconds=observed.pending_seconds)
-                if now >= deadline:
-                    return _failed(sha256, Reason.METRIC_SCRIPT_LOST, f"its Pod {name} did not start in time: {_waits_for(pod)}")
-                return _Wait(deadline)
-            return _Wait(None)
+        is_late = False
+        if pod is not None and is_live(pod, now=now, limits=observed.limits):
+            until = _waits_until(pod, observed.limits)
+            is_late = until is not None and now >= until and not pod.deleting
+            if not is_late:
+                return _Wait(lost_at(pod, observed.limits) or until)
         if run in observed.starting:
             return _Wait(None)
         if run not in observed.found:
             return _Find(run)
         if (outcome := observed.found[run]) is not None:
             return outcome
+        if pod is not None and is_late:
+            return _failed(sha256, Reason.METRIC_SCRIPT_LOST, f"its Pod {name} did not start in time: {_waits_for(pod)}")
         pod = pod or observed.gone.get(name)
-        if pod is None:
+        if pod is None and retry >= newest:
             return _Create(run)
-        end = judge_end(pod)
+        end = _DELETED if pod is None else judge_end(pod, observed.seconds)
         if isinstance(end, ScriptError):
             return ScriptOutcome(sha256, error=end)
         lost = end
     return _failed(sha256, Reason.METRIC_SCRIPT_LOST, f"{RETRIES + 1} Pods of it ended without a result; the last one: {lost}")
 
 
-def judge_end(pod: PodView) -> ScriptError | str:
-    """What the end of a Pod without a stored result says: an error of the script, or why it was lost, which is worth another Pod."""
+def _newest(observed: ObservedScripts, number: int) -> int:
+    """The newest retry of which anything was seen: whatever came before it was given up, by an earlier process maybe."""
+    seen = (
+        retry
+        for retry in range(RETRIES + 1)
+        if ScriptRun(number, retry) in observed.starting
+        or (name := script_pod_name(observed.job, observed.job_uid, number, retry)) in observed.pods
+        or name in observed.gone
+    )
+    return max(seen, default=0)
+
+
+def is_live(pod: PodView, *, now: datetime, limits: Limits) -> bool:
+    """Whether something of the Pod may still run where a cluster that works can end it."""
+    return not pod.is_terminal and not is_lost(pod, now=now, limits=limits)
+
+
+def has_started(pod: PodView) -> bool:
+    """Whether a container of the Pod was started. Not by its phase: that is Pending while init containers run, the script's too."""
+    return pod.phase != "Pending" or any(item.phase != "waiting" or item.started_at is not None for item in pod.containers)
+
+
+def _waits_until(pod: PodView, limits: Limits) -> datetime | None:
+    """When a Pod of which nothing has started is given up; None: its own deadline ends it, or a queue holds it for as long as it likes."""
+    if has_started(pod) or pod.created_at is None or pod.unscheduled == "SchedulingGated":
+        return None
+    return pod.created_at + timedelta(seconds=limits.pending)
+
+
+def judge_end(pod: PodView, seconds: float) -> ScriptError | str:
+    """What the end of a Pod without a stored result says: an error of the script, or why it was lost, which is worth another Pod.
+
+    Args:
+        seconds: what the script may take.
+    """
     script, fetch, score = (pod.container(name) for name in (contract.SCRIPT, contract.FETCH, contract.SCORE))
     why = f"{pod.reason} {pod.message}".strip()
     if script is not None and script.reason == "OOMKilled":
         return _error(Reason.METRIC_SCRIPT_OUT_OF_MEMORY, "its container was killed for memory: read the rows one by one, or keep less")
     if pod.reason == "DeadlineExceeded":
-        return _error(Reason.METRIC_SCRIPT_TIMEOUT, "its Pod did not end in time")
+        return _deadline_exceeded(pod, script, seconds)
     if "ephemeral" in why or "emptyDir" in why:
         return _error(Reason.METRIC_SCRIPT_OUTPUT_TOO_LONG, f"it fills the disk ({why[:200]}): write a few numbers")
     code = fetch.exit_code if fetch is not None else None
@@ -167,7 +206,19 @@ def judge_end(pod: PodView) -> ScriptError | str:
         return _error(Reason.METRIC_SCRIPT_MISSING, f"{_said(fetch)}; publish the taskset again")
     if not pod.disruption and script is not None and script.phase == "terminated" and script.exit_code and not pod.reason:
         return _error(Reason.METRIC_SCRIPT_FAILED, f"it ended its own container with code {script.exit_code}")
-    return why or _said(score) or _said(fetch) or "it was deleted"
+    if pod.deleting and not pod.is_terminal:
+        return f"it was deleted, and node {pod.node or 'none'} did not end it in its time ({why or 'no reason given'})"
+    return why or _said(score) or _said(fetch) or _DELETED
+
+
+def _deadline_exceeded(pod: PodView, script: ContainerView | None, seconds: float) -> ScriptError | str:
+    """The deadline of the Pod also has the time that its image, the rewards and the result need: who spent it is at fault."""
+    started, finished = (script.started_at, script.finished_at) if script is not None else (None, None)
+    if script is None or script.phase == "waiting" or started is None:
+        return f"its Pod did not end in time, and the script had not begun: {_waits_for(pod)}"
+    if finished is not None and (ran := (finished - started).total_seconds()) < seconds:
+        return f"its Pod did not end in time, of which the script had {ran:.0f} s: the rest went into its start and its result"
+    return _error(Reason.METRIC_SCRIPT_TIMEOUT, f"its Pod did not end in time, and the script still ran after its {seconds:g} s")
 
 
 def read_result(body: Mapping[str, Any], *, job_uid: str, run: ScriptRun, script: Script) -> ScriptOutcome:
@@ -240,4 +291,4 @@ def _waits_for(pod: PodView) -> str:
     waiting = next((item for item in pod.containers if item.phase == "waiting" and item.reason), None)
     if waiting is not None:
         return f"{waiting.name}: {waiting.reason} {waiting.message}"[:300]
-    return f"{pod.unscheduled} {pod.unscheduled_message}".strip()[:300] or "not scheduled"
+    return f"{pod.unscheduled} {pod.unscheduled_message}".strip()[:300] or ("nothing says why" if pod.node else "not scheduled")

@@ -25,6 +25,8 @@ from seatrial.core.scripts import (
     ScriptOutcome,
     ScriptRun,
     from_lines,
+    has_started,
+    is_live,
     plan_scripts,
     read_result,
     refused_outcome,
@@ -128,6 +130,12 @@ class ScriptRuns:
             views = (view for view in (pods.get(name), gone.get(name)) if view is not None)
             if any(view.uid == uid for view in views) or now - at > EXPECTATION_SECONDS:
                 del state.started[run]
+        limits = self._settings.limits(pending_seconds=spec.timeouts.pending.seconds)
+        for run, found in list(state.found.items()):
+            pod = pods.get(naming.script_pod_name(plan.job, plan.uid, run.script, run.retry))
+            # What the store did not have before, or while, this Pod runs, it may have at its end.
+            if found is None and pod is not None and has_started(pod) and is_live(pod, now=self._clock.now(), limits=limits):
+                del state.found[run]
         return ObservedScripts(
             job=plan.job,
             job_uid=plan.uid,
@@ -137,7 +145,8 @@ class ScriptRuns:
             starting=frozenset(state.started),
             found=state.found,
             refused=state.refused,
-            pending_seconds=float(spec.timeouts.pending.seconds),
+            limits=limits,
+            seconds=float(spec.scoring.script_timeout.seconds),
         )
 
     def _is_held(self, state: ScriptState) -> bool:
@@ -185,6 +194,8 @@ class ScriptRuns:
                 secret=naming.secret_name(plan.job, plan.uid),
                 settings=pods,
             )
+            # Whatever the store said before, the Pod of this post may answer, also where the post's own answer is lost.
+            state.found.pop(run, None)
             try:
                 pod = await self._post(plan, run, body)
             except (QuotaExceeded, MissingRight) as error:
@@ -193,8 +204,6 @@ class ScriptRuns:
             except Rejected as error:
                 state.refused[run.script] = refused_outcome(plan.scripts[run.script], str(error))
                 continue
-            # Whatever the store said before, this Pod may answer.
-            state.found.pop(run, None)
             state.started[run] = (pod.uid, self._clock.monotonic())
             log.info("pod of a metric script created", extra={"job": plan.job, "pod": pod.name})
 
