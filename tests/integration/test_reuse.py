@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
+import threading
 from typing import Any
 
 import pytest
@@ -368,3 +370,45 @@ async def test_refresh_runs_everything_and_replaces_while_reuse_keeps_the_first(
         made.submit("later", cache={"policy": "reuse"})
         await made.ended("later")
         assert made.store.objects[key] == replaced
+
+
+# --- the event loop ---------------------------------------------------------------------------------------------------------------------
+
+GROWING = (
+    *("planning.adopt_job", "planning.adopt_cached", "planning.rescore_plan", "planning.saved_plan", "planning.final_rows"),
+    *("planning.check_task_scoring", "planning.encode_plan", "rows.cache_name", "rows.encode_entry"),
+)
+"""Work that grows with the number of trials that are reused."""
+
+
+async def test_what_grows_with_the_trials_that_are_reused_is_computed_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: dict[str, set[bool]] = {}
+
+    def watch(name: str) -> None:
+        work = operator_attribute(name)
+
+        def watched(*arguments: Any, **named: Any) -> Any:
+            threads.setdefault(name, set()).add(threading.current_thread() is threading.main_thread())
+            return work(*arguments, **named)
+
+        monkeypatch.setattr(f"seatrial.effects.{name}", watched)
+
+    for name in GROWING:
+        watch(name)
+    async with world() as made, operator(made):
+        made.suite(2)
+        made.submit("first", cache={"policy": "reuse"})
+        await made.ended("first")
+        lines = made.store.objects[f"{folder(made, 'first')}trials.jsonl"].decode().splitlines()
+        made.submit("cached", cache={"policy": "reuse"})
+        made.submit("taken", cache={"job": "first"})
+        made.submit("again", taskset=None, rescore={"job": "first"})
+        made.submit("file", taskset=None, rescore={"trials": save_trials(made, list(lines)), "taskset": "suite"})
+        for name in ("cached", "taken", "again", "file"):
+            assert (await made.ended(name))["trials"]["cached"] == 2
+    assert threads == {name: {False} for name in GROWING}
+
+
+def operator_attribute(name: str) -> Any:
+    module, _, attribute = name.partition(".")
+    return getattr(importlib.import_module(f"seatrial.effects.{module}"), attribute)

@@ -35,6 +35,7 @@ from seatrial.core.manifests import url_seconds
 from seatrial.core.measures import MetricUnsupported, read_scoring
 from seatrial.core.naming import archive_key
 from seatrial.core.reuse import Source, Tasks, adopt_cached, adopt_job, final_rows, identity, rescore_plan, saved_plan
+from seatrial.core.rows import Row
 from seatrial.core.saved import SavedTrial, SavedTrialsRefused, parse_saved
 from seatrial.core.scores import MetricRule
 from seatrial.core.scripts import Script
@@ -98,12 +99,12 @@ class Planner:
         except NotFound:
             pass
         plan = await self._rescored(job) if job.spec.rescore is not None else await self._planned(job)
-        data = await asyncio.to_thread(encode_plan, plan)
+        data, frozen = await asyncio.to_thread(_encoded, key, plan)
         try:
             await self._store.put_new(key, data)
         except AlreadyExists:
             return await self._read(key)
-        return Loaded(plan, _frozen(key, data, plan))
+        return Loaded(plan, frozen)
 
     async def _planned(self, job: EvalJob) -> FrozenPlan:
         """A plan from references, with the results that are reused."""
@@ -122,15 +123,18 @@ class Planner:
             metrics=set_metrics(resolved.content),
             max_trials=self._settings.max_trials,
         )
-        self._check_lifetimes(plan, job)
+        await asyncio.to_thread(self._check_lifetimes, plan, job)
         if self._images is not None:
             plan = await self._images.pin(plan)
         if spec.cache.job is not None:
-            return adopt_job(plan, await self._source(job, spec.cache.job), rerun_errors=spec.cache.rerun_errors or ())
+            taken = await self._source(job, spec.cache.job)
+            return await asyncio.to_thread(adopt_job, plan, taken, rerun_errors=spec.cache.rerun_errors or ())
         if spec.cache.policy == "none":
             return plan
         plan = replace(plan, identity=identity(spec, runner_image=self._settings.runner_image, version=__version__))
-        return plan if spec.cache.policy == "refresh" else adopt_cached(plan, await find_cached(self._store, plan))
+        if spec.cache.policy == "refresh":
+            return plan
+        return await asyncio.to_thread(adopt_cached, plan, await find_cached(self._store, plan))
 
     async def _rescored(self, job: EvalJob) -> FrozenPlan:
         """A plan that takes all trials of an ended job, or of a file, with its own tasks or those of a Taskset."""
@@ -144,7 +148,7 @@ class Planner:
             scripts, metrics = self._scripts(job, resolved.content), set_metrics(resolved.content)
         if asked.job is not None:
             source = await self._source(job, asked.job)
-            plan = rescore_plan(submission, spec, source, spec_raw=frozen_spec(spec), tasks=tasks)
+            plan = await asyncio.to_thread(rescore_plan, submission, spec, source, spec_raw=frozen_spec(spec), tasks=tasks)
             if tasks is None:
                 own = tuple(script for script in source.plan.scripts if script.is_taskset)
                 scripts = (*own, *(script for script in scripts if script.sha256 not in {item.sha256 for item in own}))
@@ -153,9 +157,9 @@ class Planner:
             assert asked.trials is not None
             assert tasks is not None
             trials, folder = await self._saved(job, asked.trials)
-            plan = saved_plan(submission, spec, trials, tasks, folder=folder, spec_raw=frozen_spec(spec))
-        check_task_scoring(plan.tasks, spec)
-        refuse_unsupported(spec, scripts, metrics, measured=measured_names(plan.tasks))
+            plan = await asyncio.to_thread(saved_plan, submission, spec, trials, tasks, folder=folder, spec_raw=frozen_spec(spec))
+        await asyncio.to_thread(check_task_scoring, plan.tasks, spec)
+        refuse_unsupported(spec, scripts, metrics, measured=await asyncio.to_thread(measured_names, plan.tasks))
         return replace(plan, scripts=scripts, metrics=metrics)
 
     async def _saved(self, job: EvalJob, file: StoredFile) -> tuple[tuple[SavedTrial, ...], str]:
@@ -173,7 +177,7 @@ class Planner:
             raise SavedTrialsRefused(Reason.SAVED_TRIALS_INVALID, f"spec.rescore.trials: {file.ref} does not exist: store it") from error
         except InvalidSpec as error:
             raise SavedTrialsRefused(Reason.SAVED_TRIALS_INVALID, f"spec.rescore.trials: {error}: split the trials") from error
-        if hashlib.sha256(data).hexdigest() != file.sha256:
+        if await asyncio.to_thread(_sha256, data) != file.sha256:
             raise SavedTrialsRefused(Reason.SAVED_TRIALS_INVALID, f"spec.rescore.trials: {file.ref} has another sha256: it was changed")
         return await asyncio.to_thread(parse_saved, data), f"{key.rpartition('/')[0]}/"
 
@@ -197,7 +201,7 @@ class Planner:
         except NotFound as error:
             message = f"EvalJob {namespace}/{name} left no results in the object store: take another job"
             raise PlanRefused(Reason.RESCORE_SOURCE, message) from error
-        return Source(folder, plan.plan, final_rows(rows.from_lines(data)))
+        return Source(folder, plan.plan, await asyncio.to_thread(_final_rows, data))
 
     async def load(self, frozen: Frozen) -> Loaded:
         """The plan that the status names.
@@ -215,9 +219,7 @@ class Planner:
         return loaded
 
     async def _read(self, key: str) -> Loaded:
-        data = await self._store.get(key, max_bytes=PLAN_BYTES)
-        plan = await asyncio.to_thread(decode_plan, data)
-        return Loaded(plan, _frozen(key, data, plan))
+        return await asyncio.to_thread(_decoded, key, await self._store.get(key, max_bytes=PLAN_BYTES))
 
     def _scripts(self, job: EvalJob, content: Mapping[str, Any]) -> tuple[Script, ...]:
         """Every metric.py of a job in Harbor's order, each once: the taskset's own, then those that the job names (H-134)."""
@@ -347,5 +349,26 @@ def set_metrics(content: Mapping[str, Any]) -> tuple[MetricRule, ...]:
     return tuple(MetricRule(item["type"], item.get("missing") == "zero") for item in content.get("metrics", ()))
 
 
+# Work that grows with the number of trials: called in a thread, so that the loop serves everybody else's jobs meanwhile.
+
+
+def _encoded(key: str, plan: FrozenPlan) -> tuple[bytes, Frozen]:
+    data = encode_plan(plan)
+    return data, _frozen(key, data, plan)
+
+
+def _decoded(key: str, data: bytes) -> Loaded:
+    plan = decode_plan(data)
+    return Loaded(plan, _frozen(key, data, plan))
+
+
+def _final_rows(data: bytes) -> dict[str, Row]:
+    return final_rows(rows.from_lines(data))
+
+
 def _frozen(key: str, data: bytes, plan: FrozenPlan) -> Frozen:
-    return Frozen(key=key, sha256=hashlib.sha256(data).hexdigest(), tasks=len(plan.tasks), trials=len(plan.trials))
+    return Frozen(key=key, sha256=_sha256(data), tasks=len(plan.tasks), trials=len(plan.trials))
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
