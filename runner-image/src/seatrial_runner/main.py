@@ -50,6 +50,7 @@ def run(arguments: Sequence[str]) -> int:
         case ["script"]:
             from seatrial_runner import score
 
+            score.give_up_network()
             return score.script(paths, os.environ)
         case ["score"]:
             from seatrial_runner import score

@@ -6,6 +6,7 @@ key and takes what the script left as untrusted input. A script that fails is a 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -17,6 +18,7 @@ from typing import Final
 
 from seatrial import contract
 from seatrial.contract import ScriptError, ScriptInput, ScriptResult, StageExit
+from seatrial.scoring.confine import can_forbid_network, forbid_network
 from seatrial.scoring.script import DEPENDENCIES, FAILED, OUTPUT_INVALID, ScriptFault, ScriptLimits, check_values, compute, dependencies
 from seatrial_runner.faults import print_traceback
 from seatrial_runner.paths import Paths
@@ -55,6 +57,13 @@ def fetch(paths: Paths, environ: Mapping[str, str], *, patience: Patience = PATI
         if found != sha256:
             return report_failure(paths, StageExit.ARCHIVE_CORRUPT, f"{name} has another sha256 than was stated: publish it again")
     return StageExit.OK
+
+
+def give_up_network() -> None:
+    """This process needs no network, and a script that takes it over must not get one. Where that fails the script is refused by name."""
+    if can_forbid_network():
+        with contextlib.suppress(OSError):
+            forbid_network()
 
 
 def script(paths: Paths, environ: Mapping[str, str]) -> int:

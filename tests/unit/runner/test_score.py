@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -117,6 +119,35 @@ def test_a_script_that_fails_is_a_result_with_a_named_error(
     assert (found["values"], found["error"]["type"]) == (None, error)
     assert words in found["error"]["message"]
     assert len(found["error"]["message"]) <= contract.SCRIPT_ERROR_CHARS
+
+
+CHAIN = (
+    HEAD
+    + """
+def status(process, name):
+    return next(line.split()[1] for line in open(f"/proc/{process}/status") if line.startswith(name))
+chain = ["self"]
+while chain[-1] != ENTRY:
+    chain.append(status(chain[-1], "PPid:"))
+json.dump({"filtered": sum(status(item, "Seccomp:") == "2" for item in chain), "processes": len(chain)}, open(written, "w"))
+"""
+)
+
+
+def test_no_process_of_a_scripts_container_has_a_socket(script_pod: ScriptPod) -> None:
+    program = (
+        "import os, pathlib, seatrial_runner.paths as paths; from seatrial_runner.main import main; "
+        f"own = paths.{script_pod.paths!r}; paths.paths_of = lambda environ: own; "
+        f"file = pathlib.Path(own.script, {contract.METRIC_FILE!r}); "
+        "file.write_text(file.read_text().replace('ENTRY', repr(str(os.getpid())))); main(['script'])"
+    )
+    environ = script_pod.environ(CHAIN)
+    assert score.fetch(script_pod.paths, environ, patience=PATIENCE) == StageExit.OK
+    subprocess.run([sys.executable, "-c", program], env={contract.VAR_INPUT: environ[contract.VAR_INPUT]}, check=True, timeout=60)
+    values, error = score.read_end(script_pod.end)
+    assert error is None
+    assert values is not None
+    assert values["filtered"] == values["processes"] >= 3
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ import contextlib
 import json
 import math
 import os
-import platform
 import re
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -21,6 +21,8 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Final, NamedTuple
+
+from seatrial.scoring import confine
 
 RewardRow = Mapping[str, float] | None
 
@@ -41,30 +43,8 @@ NAME_CHARS: Final = 100
 VALUES: Final = 100
 
 _BLOCK: Final = re.compile(r"(?m)^# /// script\s*$\n(?P<body>(^#(| .*)$\n)+?)^# ///\s*$")
-_SOCKET_CALLS: Final = {"x86_64": (0xC000003E, 41), "aarch64": (0xC00000B7, 198)}
-"""Machine -> its number in seccomp data, and the number of its system call ``socket``."""
-# Limits are set in the child before it becomes the script; nothing of ours runs between fork and exec. The filter lets ``socket`` fail with
-# ENETUNREACH and io_uring, which can open sockets too, with ENOSYS; calls of another architecture fail as a whole.
-_NO_FILTER: Final = "seatrial: no filter"
-_LIMIT: Final = """
-import ctypes, os, resource, struct, sys
-memory, seconds, size, machine, call = map(int, sys.argv[1:6])
-resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
-resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
-resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-if machine:
-    code = [(0x20, 0, 0, 4), (0x15, 0, 6, machine), (0x20, 0, 0, 0), (0x35, 4, 0, 0x40000000), (0x15, 2, 0, call),
-            (0x15, 2, 0, 425), (0x06, 0, 0, 0x7FFF0000), (0x06, 0, 0, 0x50000 | 101), (0x06, 0, 0, 0x50000 | 38)]
-    program = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *line) for line in code))
-    class Filter(ctypes.Structure):
-        _fields_ = [("length", ctypes.c_ushort), ("program", ctypes.c_void_p)]
-    libc = ctypes.CDLL(None, use_errno=True)
-    given = Filter(len(code), ctypes.addressof(program))
-    if libc.prctl(38, 1, 0, 0, 0) or libc.prctl(22, 2, ctypes.byref(given), 0, 0):
-        sys.exit("seatrial: no filter: " + os.strerror(ctypes.get_errno()))
-resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
-os.execv(sys.argv[6], sys.argv[6:])
-"""
+END_SECONDS: Final = 20.0
+"""What the keeper of a script may take to end what is left of it."""
 
 
 class ScriptLimits(NamedTuple):
@@ -121,11 +101,13 @@ def compute(
     Raises:
         ScriptFault: whatever it did.
     """
+    if not allow_network and not confine.can_forbid_network():
+        message = "cannot be kept from the network on this machine: allow it the network, or run it elsewhere"
+        raise ScriptFault(ISOLATION, message)
     written = scratch / "metric.json"
-    machine, call = (0, 0) if allow_network else _socket_call()
     command = [
-        *(sys.executable, "-I", "-c", _LIMIT),
-        *(str(limits.memory_bytes), str(math.ceil(limits.seconds) + 1), str(FILE_BYTES), str(machine), str(call)),
+        *(sys.executable, "-I", confine.__file__),
+        *map(str, (int(allow_network), limits.memory_bytes, math.ceil(limits.seconds) + 1, FILE_BYTES)),
         *(sys.executable, str(script), "-i", str(given), "-o", str(written)),
     ]
     environment = {"PATH": os.defpath, "HOME": str(scratch), "LANG": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1"}
@@ -136,7 +118,7 @@ def compute(
         message = f"{ended}; it wrote: {said or 'nothing'}"
         if is_memory:
             raise ScriptFault(OUT_OF_MEMORY, f"needs more than {limits.memory_bytes // 1024**2} MiB: it {message}")
-        raise ScriptFault(ISOLATION if said.startswith(_NO_FILTER) else FAILED, message)
+        raise ScriptFault(ISOLATION if said.startswith(confine.NO_FILTER) else FAILED, message)
     return read_values(written)
 
 
@@ -146,10 +128,13 @@ def read_values(path: Path) -> dict[str, float]:
     Raises:
         ScriptFault: MetricScriptOutputInvalid or MetricScriptOutputTooLong.
     """
-    if path.is_symlink() or not path.is_file():
+    try:
+        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+            data = file.read(OUTPUT_BYTES + 1) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else None
+    except OSError:
+        data = None
+    if data is None:
         raise ScriptFault(OUTPUT_INVALID, "wrote no output file: it must write one JSON object to the path given with -o")
-    with path.open("rb") as file:
-        data = file.read(OUTPUT_BYTES + 1)
     if len(data) > OUTPUT_BYTES:
         raise ScriptFault(OUTPUT_TOO_LONG, f"wrote more than {OUTPUT_BYTES} bytes: write a few numbers")
     try:
@@ -179,15 +164,6 @@ def check_values(body: object) -> dict[str, float]:
     return values
 
 
-def _socket_call() -> tuple[int, int]:
-    """Raises ScriptFault: MetricScriptIsolation, this machine cannot keep a process from the network."""
-    found = _SOCKET_CALLS.get(platform.machine()) if sys.platform == "linux" else None
-    if found is None:
-        message = "cannot be kept from the network on this machine: allow it the network, or run it elsewhere"
-        raise ScriptFault(ISOLATION, message)
-    return found
-
-
 def _run(command: Sequence[str], folder: Path, environment: Mapping[str, str], seconds: float) -> tuple[int, str]:
     """Exit code and the last lines of standard error; everything it started is gone afterwards."""
     process = subprocess.Popen(
@@ -205,13 +181,22 @@ def _run(command: Sequence[str], folder: Path, environment: Mapping[str, str], s
     except subprocess.TimeoutExpired:
         raise ScriptFault(TIMEOUT, f"did not end within {seconds:g} s; it wrote: {printed.text() or 'nothing'}") from None
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        _end(process)
         printed.join()
     if printed.is_too_long:
         raise ScriptFault(OUTPUT_TOO_LONG, f"printed more than {PRINTED_BYTES // 1024**2} MiB: write a few numbers to the file of -o")
     return code, printed.text()
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Its keeper ends the script and whatever the script has started; one that does not answer is ended itself."""
+    process.terminate()
+    try:
+        process.wait(END_SECONDS)
+    except subprocess.TimeoutExpired:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 class _Printed:
@@ -234,8 +219,7 @@ class _Printed:
                         self._kept = (self._kept + block)[-TAIL_BYTES:]
                     if self._count > PRINTED_BYTES and not self.is_too_long:
                         self.is_too_long = True
-                        with contextlib.suppress(ProcessLookupError):
-                            os.killpg(self._process.pid, signal.SIGKILL)
+                        self._process.terminate()
 
     def join(self) -> None:
         for thread in self._threads:
