@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import socket
-import struct
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -53,8 +52,6 @@ _ANSWER_SECONDS: Final = 120.0
 """A request that moves nothing for so long is given up. Long enough for a tree on a busy disk to be removed."""
 
 _START_FAILURES: Final = frozenset({"no-shell", "not-found", "no-cwd", "no-such-user", "cannot-switch", "cannot-start"})
-
-_CREDENTIALS: Final = struct.Struct("@iII")
 
 
 class ConnectTimeout(ChannelError):
@@ -211,20 +208,17 @@ class Listener:
         self._inode = (info.st_dev, info.st_ino)
         self._open = True
 
-    def accept(self, timeout_seconds: float, *, refuse_peer_uids: frozenset[int] = frozenset()) -> Channel:
+    def accept(self, timeout_seconds: float) -> Channel:
         """Wait for envd, unlink the socket, check the greeting.
 
         Exactly one connection is accepted, whoever it is: a wrong one is an error of the trial and never an invitation to try again.
         What that proves: the peer could reach ``ctl``, speaks this protocol, and nobody can take its place later. What it does not: the
         image's own ENTRYPOINT can do all that too. Compare ``hello.instance`` of the agent's and the verifier's channel to see an impostor
-        that took only one of the two.
-
-        Args:
-            refuse_peer_uids: users of the Pod's other containers. Checked where the kernel tells the peer's uid.
+        that took only one of the two. The Pod's other containers are kept away by their mounts: each has its own socket's folder alone.
 
         Raises:
             ConnectTimeout: nobody dialled or greeted within ``timeout_seconds``.
-            ProtocolViolation: the caller did not greet as envd does, or is somebody who is refused, or the socket was replaced.
+            ProtocolViolation: the caller did not greet as envd does, or the socket was replaced.
             EnvironmentExited: the caller hung up.
         """
         deadline = time.monotonic() + timeout_seconds
@@ -243,7 +237,6 @@ class Listener:
         try:
             if replaced:
                 raise ProtocolViolation(f"the socket {self.path} was replaced by another container of the Pod")
-            _check_peer(sock, refuse_peer_uids)
             hello = _read_hello(sock, deadline)
         except TimeoutError:
             sock.close()
@@ -275,13 +268,6 @@ class Listener:
 
     def __exit__(self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
         self.close()
-
-
-def _check_peer(sock: socket.socket, refuse_uids: frozenset[int]) -> None:
-    pid, uid, _ = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
-    # gVisor answers with our own credentials: then nothing is known.
-    if pid != os.getpid() and uid in refuse_uids:
-        raise ProtocolViolation(f"a process of uid {uid}, which is not the environment's, connected in place of envd")
 
 
 def _read_hello(sock: socket.socket, deadline: float) -> Hello:
