@@ -14,35 +14,21 @@ import tarfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
 
-from seatrial.cli.main import app, main
+from seatrial.cli.main import app
 from seatrial.core.naming import job_prefix, logs_key, plan_key, result_key
 from seatrial.core.rows import Row, TrialError, to_lines
 from seatrial.effects.store import Store, StoreSettings
 from seatrial.errors import AlreadyExists, Conflict, DiskFull, Forbidden, InvalidSpec, NotFound, SeatrialError, Unavailable
 
+if TYPE_CHECKING:
+    from .conftest import Ran
+
 MakeTask = Callable[..., Path]
-
-
-class Ran(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-@pytest.fixture
-def seatrial(client_environment: StoreSettings, capsys: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
-    def run(*arguments: str) -> Ran:
-        capsys.readouterr()
-        code = main(arguments)
-        captured = capsys.readouterr()
-        return Ran(code, captured.out, captured.err)
-
-    return run
 
 
 # --- a job as the operator leaves it ----------------------------------------------------------------------------------------------------
@@ -554,7 +540,7 @@ def test_doctor_goes_step_by_step_and_names_what_is_missing(seatrial: Callable[.
 
 
 def test_version_of_the_client_asks_nobody(seatrial: Callable[..., Ran], kube: Any) -> None:
-    assert (seatrial("version", "--client"), kube.requests) == (Ran(0, "Client Version: v0.1.0\n", ""), [])
+    assert (seatrial("version", "--client"), kube.requests) == ((0, "Client Version: v0.1.0\n", ""), [])
 
 
 # --- settings, exit codes, help ---------------------------------------------------------------------------------------------------------
@@ -611,7 +597,7 @@ def test_each_kind_of_error_has_its_exit_code_and_is_one_line(
 ) -> None:
     monkeypatch.setattr("seatrial.sdk.cluster.Cluster.connect", lambda *_: (_ for _ in ()).throw(error))
     ran = seatrial("get", "jobs")
-    assert ran == Ran(code, "", f"error: {error}\n")
+    assert ran == (code, "", f"error: {error}\n")
     debugged = seatrial("--debug", "get", "jobs")
     assert (debugged.code, debugged.err.startswith("Traceback"), debugged.err.endswith(f"error: {error}\n")) == (code, True, True)
 

@@ -9,7 +9,7 @@ import json
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
 import pandas
@@ -18,7 +18,6 @@ import pytest
 from tests.builders import JobBuilder, make_job, make_row, make_task
 from tests.judge_server import JudgeServer, Reply, answer
 
-from seatrial.cli.main import main
 from seatrial.core.bundle import build_tables
 from seatrial.core.frozen import encode_plan
 from seatrial.core.naming import job_prefix, logs_key, plan_key, result_key, rows_key
@@ -33,25 +32,11 @@ from seatrial.sdk.jobs import Job
 from seatrial.sdk.local import AgentEvaluator
 from seatrial.sdk.saved_trials import tasks_of
 
+if TYPE_CHECKING:
+    from .conftest import Ran
+
 EVIL = "bad <b>|pipe|\x1b[31m\n::error::owned & co"
 LOST = TrialError("NodeLost", "RuntimeError", "infrastructure", EVIL)
-
-
-class Ran(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-@pytest.fixture
-def seatrial(client_environment: StoreSettings, capsys: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
-    def run(*arguments: str) -> Ran:
-        capsys.readouterr()
-        code = main(arguments)
-        captured = capsys.readouterr()
-        return Ran(code, captured.out, captured.err)
-
-    return run
 
 
 def job_of_ten() -> JobBuilder:

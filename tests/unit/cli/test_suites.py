@@ -9,13 +9,12 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from seatrial.cli.main import main
 from seatrial.core.naming import job_prefix, plan_key, revision_key
-from seatrial.effects.store import Store, StoreSettings
+from seatrial.effects.store import Store
 from seatrial.sdk.cluster import Cluster
 from seatrial.sdk.difference import diff_folders, diff_tasksets
 from seatrial.sdk.garbage import unreferenced_archives
@@ -24,24 +23,10 @@ from seatrial.sdk.registry import gather
 from seatrial.taskpkg.capture import PackageError
 from seatrial.taskpkg.dataset import RegistryDataset, RegistryTask
 
+if TYPE_CHECKING:
+    from .conftest import Ran
+
 MakeTask = Callable[..., Path]
-
-
-class Ran(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-@pytest.fixture
-def seatrial(client_environment: StoreSettings, capsys: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
-    def run(*arguments: str) -> Ran:
-        capsys.readouterr()
-        code = main(arguments)
-        captured = capsys.readouterr()
-        return Ran(code, captured.out, captured.err)
-
-    return run
 
 
 # --- init and adapters --------------------------------------------------------------------------------------------------------------------

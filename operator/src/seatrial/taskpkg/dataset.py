@@ -8,14 +8,14 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
-from pydantic import Field, TypeAdapter, ValidationError, field_validator
+from pydantic import AfterValidator, Field, TypeAdapter, ValidationError, field_validator
 from pydantic_core import PydanticCustomError
 
 from seatrial.taskpkg.check import CheckedTask
 from seatrial.taskpkg.digest import dataset_digest, file_sha256
-from seatrial.taskpkg.model import Author, Section, is_task_name
+from seatrial.taskpkg.model import Identity, Section, check_task_name, is_task_name
 from seatrial.taskpkg.parse import MAX_PROBLEMS, Problem, key_text, read_toml, unknown_keys, validate_document
 
 DATASET_FILE: Final = "dataset.toml"
@@ -33,28 +33,10 @@ _TAG: Final = re.compile(r"[a-z0-9][a-z0-9.\-]*")
 # --- dataset.toml ---------------------------------------------------------------------------------------------------------------------
 
 
-class DatasetSection(Section):
-    name: str
-    version: str | None = Field(default=None, min_length=1)
-    description: str = ""
-    authors: tuple[Author, ...] = ()
-    keywords: tuple[str, ...] = ()
-
-    @field_validator("name")
-    @classmethod
-    def _check_name(cls, value: str) -> str:
-        return _task_name(value)
-
-
 class DatasetTask(Section):
-    name: str
+    name: Annotated[str, AfterValidator(check_task_name)]
     digest: str
     """``sha256:<64 hex>``, Harbor's content digest."""
-
-    @field_validator("name")
-    @classmethod
-    def _check_name(cls, value: str) -> str:
-        return _task_name(value)
 
     @field_validator("digest")
     @classmethod
@@ -82,7 +64,7 @@ class DatasetFile(Section):
 
 class DatasetManifest(Section):
     schema_version: str = "1.0"
-    dataset: DatasetSection
+    dataset: Identity
     metadata: dict[str, Any] = Field(default_factory=dict)
     tasks: tuple[DatasetTask, ...] = ()
     files: tuple[DatasetFile, ...] = ()
@@ -266,12 +248,6 @@ def _pep440_key(version: str) -> tuple[Any, ...] | None:
     local = re.split(r"[-_.]", match["local"].lower()) if match["local"] else []
     local_key = tuple((1, int(part), "") if part.isdigit() else (0, 0, part) for part in local)
     return (int(match["epoch"] or 0), release, phase, post, dev is None, dev or 0, bool(local), local_key)
-
-
-def _task_name(value: str) -> str:
-    if not is_task_name(value):
-        raise _fault("task-name", f"{value!r} is not of the form org/name", "use two parts of letters, digits, '.', '_' and '-'")
-    return value
 
 
 def _digest(value: str) -> str:

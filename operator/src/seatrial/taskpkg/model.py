@@ -12,9 +12,9 @@ import math
 import re
 import unicodedata
 from pathlib import PurePosixPath
-from typing import Any, Final, Literal, LiteralString, NamedTuple
+from typing import Annotated, Any, Final, Literal, LiteralString, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from seatrial.taskpkg.allowlist import parse_host
@@ -78,29 +78,25 @@ class Author(Section):
     email: str | None = None
 
 
-class TaskSection(Section):
-    """``[task]``: the identity of the task in a registry."""
+def check_task_name(value: str) -> str:
+    """``value``; raises the problem ``task-name``."""
+    if not is_task_name(value):
+        raise _fault(
+            "task-name",
+            f"{value!r} is not of the form org/name",
+            "use two parts of letters, digits, '.', '_' and '-', each starting with a letter or digit, without '..'",
+        )
+    return value
 
-    name: str
+
+class Identity(Section):
+    """What a registry knows a task or a dataset by: ``[task]`` and ``[dataset]``."""
+
+    name: Annotated[str, AfterValidator(check_task_name)]
     version: str | None = Field(default=None, min_length=1)
     description: str = ""
     authors: tuple[Author, ...] = ()
     keywords: tuple[str, ...] = ()
-
-    @field_validator("name")
-    @classmethod
-    def _check_name(cls, value: str) -> str:
-        if not is_task_name(value):
-            raise _fault(
-                "task-name",
-                f"{value!r} is not of the form org/name",
-                "use two parts of letters, digits, '.', '_' and '-', each starting with a letter or digit, without '..'",
-            )
-        return value
-
-    @property
-    def org(self) -> str:
-        return self.name.split("/")[0]
 
     @property
     def short_name(self) -> str:
@@ -403,7 +399,7 @@ class TaskConfig(Section):
     source: str | None = None
     multi_step_reward_strategy: RewardStrategy | None = None
     artifacts: tuple[Artifact, ...] = ()
-    task: TaskSection | None = None
+    task: Identity | None = None
     metadata: dict[str, Any] = Field(default_factory=dict)
     agent: AgentSection = Field(default_factory=AgentSection)
     verifier: VerifierSection = Field(default_factory=VerifierSection)
