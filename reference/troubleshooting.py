@@ -60,6 +60,7 @@ REMEDIES: Final[Mapping[str, str]] = {
     Reason.THRESHOLD_UNMEASURED: "Correct the name in `thresholds`, or set `onMissing`.",
     Reason.TASK_WITHOUT_SCORE: "The message names tasks; `seatrial results JOB` says what ended their trials.",
     Reason.MAX_ERRORED_REACHED: "Mend the reasons that `seatrial results JOB` counts, or raise `limits.maxErrored` while the job runs.",
+    Reason.COST_LIMIT_REACHED: "What ran is scored. Raise `limits.maxCostUsd` while trials run, or run the others in a further job.",
     Reason.JOB_DEADLINE_EXCEEDED: "Raise `limits.deadline` or `concurrency`.",
     Reason.CANCELLED: NOTHING,
     Reason.FINISHED: NOTHING,

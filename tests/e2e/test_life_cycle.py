@@ -458,3 +458,17 @@ def test_what_a_running_agent_prints_can_be_followed_and_is_capped_and_free_of_s
     assert len(shown) < 1_100_000
     assert "cut here" in shown
     assert life.finished(name, NAMESPACE)["status"]["mean"] == "1.000"
+
+
+def test_at_the_limit_of_cost_no_further_agent_starts_and_what_ran_counts(life: Cluster, tmp_path: Path) -> None:
+    name = unique("dear")
+    case(tmp_path, "dear", test="echo 0.5 > /logs/verifier/reward.txt")
+    life.seatrial("publish", str(tmp_path), "--taskset", name, "--namespace", NAMESPACE)
+    agent = {"command": "echo '{\"cost_usd\": 0.6}' > /logs/agent/result.json"}
+    life.apply(evaljob(name, NAMESPACE, taskset=name, agent=agent, attempts=5, concurrency=1, limits={"maxCostUsd": 1}))
+    status = life.finished(name, NAMESPACE)["status"]
+    counts = {key: status["trials"][key] for key in ("scored", "cancelled", "errored", "retried")}
+    end = next(item for item in status["conditions"] if item["type"] == "Finished")
+    assert (status["phase"], end["reason"], status["mean"]) == ("Failed", "CostLimitReached", "0.500")
+    assert counts == {"scored": 2, "cancelled": 3, "errored": 0, "retried": 0}
+    assert "cost 1.20 US dollars, and spec.limits.maxCostUsd is 1" in end["message"]

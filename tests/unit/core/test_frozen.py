@@ -59,7 +59,6 @@ def test_what_may_change_later_is_not_frozen() -> None:
         ),
         pytest.param(make_job().spec(agent={"command": "x", "skills": ["/s"]}), Reason.UNSUPPORTED_AGENT, id="skills of a command"),
         pytest.param(make_job().spec(agent={"importPath": "a:B", "skills": ["org/s@v1"]}), Reason.UNSUPPORTED_AGENT, id="skills from afar"),
-        pytest.param(make_job().spec(limits={"maxCostUsd": 1.0}), Reason.UNSUPPORTED, id="cost"),
     ],
 )
 def test_a_job_that_cannot_be_planned_is_refused_by_name(job: JobBuilder, reason: Reason) -> None:

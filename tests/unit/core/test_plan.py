@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -13,9 +14,9 @@ from seatrial.api.reasons import Reason
 from seatrial.contract import ErrorInfo, read_verdict
 from seatrial.core.actions import CommitRow, CreatePod, DeletePod, FindResult
 from seatrial.core.observe import PodView
-from seatrial.core.plan import Hold, ImageWait, Observed, Plan, plan
+from seatrial.core.plan import Hold, ImageWait, Observed, Plan, Stop, plan
 from seatrial.core.policy import Budget
-from seatrial.core.rows import Row, TrialError, by_trial
+from seatrial.core.rows import Origin, Outcome, Row, TrialError, by_trial
 from seatrial.core.trial import Found, Limits, failure
 from tests.builders import NOW, JobBuilder, ago, make_job, make_pod, make_pods, make_row, make_task
 
@@ -362,6 +363,50 @@ def test_limits_stop_a_job(limits: dict[str, object], later: float, reason: Reas
     assert decided.progress is not None
     assert (decided.progress.stop.reason if decided.progress.stop else None) == reason
     assert bool(decided.creates) == (reason is None)
+
+
+def paid(trial: str, dollars: float, retry: int = 0, outcome: Outcome = "scored", **fields: Any) -> Row:
+    return make_row(trial, retry, outcome, usage={"n_input_tokens": 1e6, "cost_usd": dollars}, **fields)
+
+
+def test_at_the_limit_of_cost_no_further_agent_starts_and_what_runs_goes_on() -> None:
+    job = make_job().trials(4).spec(limits={"maxCostUsd": 2.5}, retry={"max": 3})
+    done, retried, _, waits = names(job)
+    pod = make_pods(job.plan(), 2).running().view()
+    rows = (paid(done, 1.5), paid(retried, 1.0, outcome="retried", error=failure(Reason.NODE_LOST, "gone").error))
+    decided = decide(observe(job, pod, rows=rows))
+    assert [(item.row.trial, item.row.retry, item.row.outcome) for item in decided.commits] == [
+        (retried, 1, "cancelled"),
+        (waits, 0, "cancelled"),
+    ]
+    assert (decided.creates, decided.deletes) == ((), ())
+    assert decided.progress is not None
+    assert decided.progress.stop == Stop(
+        Reason.COST_LIMIT_REACHED,
+        "the agents have cost 2.50 US dollars, and spec.limits.maxCostUsd is 2.5: no further one starts",
+        drains=True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("dollars", "origin"),
+    [
+        pytest.param(2.49, None, id="below the limit"),
+        pytest.param(50.0, Origin("jobs/evals/first-uid/", "trial", 0), id="another job's cost"),
+    ],
+)
+def test_below_the_limit_of_cost_trials_start(dollars: float, origin: Origin | None) -> None:
+    job = make_job().trials(2).spec(limits={"maxCostUsd": 2.5})
+    decided = decide(observe(job, rows=(paid(names(job)[0], dollars, origin=origin),)))
+    assert (created(decided), decided.commits) == ([(names(job)[1], 0)], ())
+
+
+def test_at_the_limit_of_cost_an_agent_that_has_run_is_still_graded() -> None:
+    job = make_job().trials(2).spec(limits={"maxCostUsd": 1})
+    first, second = names(job)
+    decided = decide(observe(job, rows=(paid(first, 2.0, outcome="retried", error=HANDED_OVER, budget=Budget.FREE, logs_sha256="d" * 64),)))
+    assert (created(decided), [item.row.trial for item in decided.commits]) == ([(first, 1)], [second])
+    assert decided.creates[0].pod.endswith("-1-v")
 
 
 def test_a_deadline_wakes_the_job() -> None:

@@ -143,6 +143,20 @@ def test_without_a_score_there_is_no_mean() -> None:
             "MaxErroredReached",
             id="too many errors",
         ),
+        pytest.param(
+            progress(make_row("a"), make_row("b", outcome="cancelled"), stop=Stop(Reason.COST_LIMIT_REACHED, "m", drains=True)),
+            {},
+            "Failed",
+            "CostLimitReached",
+            id="too dear",
+        ),
+        pytest.param(
+            progress(make_row("a"), stop=Stop(Reason.COST_LIMIT_REACHED, "m", drains=True)),
+            {},
+            "Completed",
+            "AllScored",
+            id="too dear after the last trial",
+        ),
     ],
 )
 @pytest.mark.conforms("H-154")

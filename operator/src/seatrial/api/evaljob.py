@@ -444,7 +444,11 @@ class LimitsSpec(Model):
     max_errored: int | None = Field(default=None, ge=0, le=MAX_TRIALS, description="Stop and fail when more trials than this are errored.")
     deadline: Duration | None = Field(default=None, description="Longest time from start to end, such as 6h.")
     max_cost_usd: Annotated[float, Field(gt=0, le=1e9)] | None = Field(
-        default=None, description="Start no further trial when the reported cost reaches this many US dollars."
+        default=None,
+        description=(
+            "Start no further agent when the cost that the agents report reaches this many US dollars; those that run go on to their "
+            "score, so with n at a time the job may cost up to n trials more."
+        ),
     )
 
 

@@ -169,6 +169,8 @@ class Reason(StrEnum):
     """A task has no scored trial, and ``scoring.requireAllTasks`` is set."""
     MAX_ERRORED_REACHED = "MaxErroredReached"
     """More trials errored than ``limits.maxErrored`` allows."""
+    COST_LIMIT_REACHED = "CostLimitReached"
+    """The agents' reported cost reached ``limits.maxCostUsd``."""
     JOB_DEADLINE_EXCEEDED = "JobDeadlineExceeded"
     """``limits.deadline`` passed."""
     CANCELLED = "Cancelled"

@@ -279,8 +279,6 @@ def refuse_unsupported(
     Raises:
         PlanRefused: always with the field and the next step.
     """
-    if spec.limits.max_cost_usd is not None:
-        raise PlanRefused(Reason.UNSUPPORTED, "spec.limits.maxCostUsd is not supported by this version: remove it")
     for gate in spec.thresholds:
         if (
             why := unknown_score(gate.score, spec, rules=metric_rules(spec, metrics), has_scripts=bool(scripts), measured=measured)

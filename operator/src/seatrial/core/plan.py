@@ -8,6 +8,7 @@ branches here, not other code paths.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -41,6 +42,8 @@ class Stop(NamedTuple):
 
     reason: Reason
     message: str
+    drains: bool = False
+    """What runs goes on to its score; only no further agent starts."""
 
 
 class ImageWait(NamedTuple):
@@ -142,13 +145,13 @@ def plan(observed: Observed, now: datetime, limits: Limits) -> Plan:
     Guarantees: a trial with a final row gets nothing any more; no Pod is deleted whose retry has no row, unless the job is stopped or
     suspended, and then the row is written when the Pod is gone, from its verdict or result if there is one; at most ``spec.concurrency``
     Pods hold resources, counted with those that were just created or are being deleted; while the job is held, suspended or stopped,
-    nothing is created.
+    nothing is created, but for the verifiers of agents that have run where a stop lets those go on.
     """
     passed = _Pass(observed, now, limits)
     stop = _stop(observed, now)
     passed.visit_all(stop)
     deletes = passed.deletes()
-    creates = () if stop or observed.spec.suspend or passed.held() else passed.creates()
+    creates = () if _ends_pods(stop) or observed.spec.suspend or passed.held() else passed.creates()
     commits = tuple(passed.commits[:ROWS_PER_PASS])
     progress = passed.progress(stop)
     ended = len(progress.final) == len(observed.plan.trials) and not commits
@@ -244,7 +247,18 @@ def _stop(observed: Observed, now: datetime) -> Stop | None:
         errored = sum(bool(rows) and rows[-1].outcome == "errored" for rows in observed.rows.values())
         if errored > most:
             return Stop(Reason.MAX_ERRORED_REACHED, f"{errored} trials errored, more than spec.limits.maxErrored of {most}")
+    dollars = spec.limits.max_cost_usd
+    if dollars is not None:
+        # Retried Pods have cost too; what another job ran has not.
+        cost = math.fsum(row.usage.get("cost_usd", 0.0) for rows in observed.rows.values() for row in rows if row.origin is None)
+        if cost >= dollars:
+            message = f"the agents have cost {cost:.2f} US dollars, and spec.limits.maxCostUsd is {dollars:g}: no further one starts"
+            return Stop(Reason.COST_LIMIT_REACHED, message, drains=True)
     return None
+
+
+def _ends_pods(stop: Stop | None) -> bool:
+    return stop is not None and not stop.drains
 
 
 class _Pass:
@@ -316,7 +330,7 @@ class _Pass:
             limits=self.limits,
             overrides=self.rules.overrides,
         )
-        is_ending = stop is not None or self.observed.spec.suspend
+        is_ending = _ends_pods(stop) or self.observed.spec.suspend
         if not gone and (lost := lost_at(pod, self.limits)) is not None and lost > self.now:
             self.wake(lost)
         match state:
@@ -346,14 +360,14 @@ class _Pass:
             self._commit(trial, rows, retry, failure(task.refusal.reason, task.refusal.message), None)
         elif found is not None and found.verdict is not None:
             self._commit(trial, rows, retry, judge(found.verdict, self.rules.overrides), None)
-        elif found is not None and found.touched and (stop is not None or self.observed.spec.suspend):
+        elif found is not None and found.touched and (_ends_pods(stop) or self.observed.spec.suspend):
             self._commit_ending(trial, retry, stop, None)
         elif found is not None and found.touched:
             text = found.note or "its Pod vanished before the result was stored"
             self._commit(trial, rows, retry, failure(Reason.POD_DELETED, text), None)
         elif refused is not None:
             self._commit(trial, rows, retry, refused, None)
-        elif stop is not None:
+        elif stop is not None and not (stop.drains and handed_over(rows)):
             self._commit_ending(trial, retry, stop, None)
         elif isinstance(image := self.observed.images.get(trial.task), Judgement):
             self._commit(trial, rows, retry, image, None)

@@ -72,6 +72,7 @@ class JobRequest:
     trace_dir: str | None = None
     deadline: str | None = None
     max_errored: int | None = None
+    max_cost_usd: float | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
 
@@ -111,7 +112,7 @@ def build_job(request: JobRequest, *, namespace: str) -> dict[str, Any]:
                 "build": request.environment_build_timeout_multiplier,
             }
         ),
-        "limits": _without_empty({"deadline": request.deadline, "maxErrored": request.max_errored}),
+        "limits": _without_empty({"deadline": request.deadline, "maxErrored": request.max_errored, "maxCostUsd": request.max_cost_usd}),
         "rewardKey": request.reward_key,
         "metrics": [{"type": "script", "script": dict(script)} for script in request.metric_scripts],
         "thresholds": [{"score": score, "atLeast": value} for score, value in request.thresholds.items()],
