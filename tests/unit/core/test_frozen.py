@@ -113,7 +113,12 @@ def test_an_allowlist_without_hosts_means_no_network() -> None:
     assert plan_of({"environment": {"network_mode": "allowlist"}}).tasks[0].refusal is None
 
 
-@pytest.mark.parametrize("data", [b"", b"{}", b"[]", b'{"schema":2}', b"\xff"])
+ROWS_THAT_ARE_NONE = encode_plan(make_job().plan()).replace(b'{"job"', b'{"adopted":[7],"job"', 1)
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"{}", b"[]", b'{"schema":2}', b"\xff", b"[" * 100_000, ROWS_THAT_ARE_NONE], ids=lambda data: data[:20]
+)
 def test_a_plan_that_cannot_be_read_is_corrupt(data: bytes) -> None:
     with pytest.raises(PlanRefused) as caught:
         decode_plan(data)

@@ -71,7 +71,7 @@ def test_a_valid_result_with_an_error_beside_it_is_kept_and_served() -> None:
     row = make_row("t", 2, error=TIMEOUT, pod="p", stored=True)
     assert is_reusable(row)
     found = decode_entry(encode_entry(row, folder="jobs/e/j-1/"))
-    assert found == replace(row, origin=Origin("jobs/e/j-1/", "t", 2))
+    assert found == replace(row, pod="", origin=Origin("jobs/e/j-1/", "t", 2))
     assert not is_reusable(make_row("t", outcome="errored", error=LOST))
     assert found is not None
     assert not is_reusable(found)
@@ -79,6 +79,44 @@ def test_a_valid_result_with_an_error_beside_it_is_kept_and_served() -> None:
 
 def test_an_entry_without_a_valid_reward_is_not_served() -> None:
     assert decode_entry(encode_entry(make_row("t", outcome="errored", error=LOST), folder="f/")) is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"rewards": {}},
+        {"rewards": None},
+        {"rewards": [1]},
+        {"rewards": {"reward": float("nan")}},
+        {"rewards": {"reward": 10**400}},
+        {"rewards": {"reward": {}}},
+        {"retry": -1},
+        {"retry": "0"},
+        {"outcome": "won"},
+        {"outcome": "errored"},
+        {"error": {"type": 1}},
+        {"error": "x"},
+        {"origin": None},
+        {"origin": {"folder": "jobs/e/j-1/"}},
+        {"origin": {"folder": "filesets/e/secret/", "trial": "t", "retry": 0}},
+        {"origin": {"folder": "jobs/e/j-1/../../x/", "trial": "t", "retry": 0}},
+        {"origin": {"folder": "jobs/e/j-1/", "trial": "../t", "retry": 0}},
+        {"origin": {"folder": 7, "trial": "t", "retry": 0}},
+        {"origin": {"folder": "jobs/e/j-1/", "trial": "t", "retry": True}},
+    ],
+    ids=lambda change: str(change)[:60],
+)
+def test_a_forged_entry_is_not_served(change: dict[str, Any]) -> None:
+    body = json.loads(encode_entry(make_row("t", rewards={"reward": 1.0}), folder="jobs/e/j-1/"))
+    assert decode_entry(json.dumps(body).encode()) is not None
+    assert decode_entry(json.dumps({**body, "row": {**body["row"], **change}}).encode()) is None
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"[]", b"7", b'{"format": 1}', b'{"format": 1, "row": []}', b"[" * 100_000], ids=lambda data: data[:20]
+)
+def test_what_is_no_entry_is_not_served(data: bytes) -> None:
+    assert decode_entry(data) is None
 
 
 def test_adopted_rows_have_the_names_of_this_job_and_remember_where_they_came_from() -> None:

@@ -116,6 +116,11 @@ def test_a_trial_without_a_reward_is_errored_with_a_reason() -> None:
     assert saved_row(failed, "").outcome == "errored"
 
 
+@pytest.mark.parametrize("attempt", [0, -1, True, "1", 1.0, 10**30], ids=str)
+def test_an_attempt_that_no_job_can_have_is_numbered_anew(attempt: Any) -> None:
+    assert attempts(parse(line(**{**ROW, "attempt": attempt}, metadata=metadata(reward=1.0)))) == [1]
+
+
 def test_evidence_is_where_the_file_lies_whatever_a_line_says() -> None:
     foreign = {"folder": "jobs/other/secret-1/", "trial": "x", "retry": 3}
     row = to_json(make_row("a__1", 2, stored=True, result_sha256="a" * 64, logs_sha256="b" * 64))

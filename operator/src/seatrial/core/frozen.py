@@ -468,7 +468,7 @@ def decode_plan(data: bytes) -> FrozenPlan:
             metrics=tuple(MetricRule(**item) for item in body.get("metrics", ())),
             identity=body.get("identity"),
         )
-    except (KeyError, TypeError, ValueError, IndexError) as error:
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, RecursionError) as error:
         raise PlanRefused(Reason.PLAN_CORRUPT, "plan.json cannot be read: submit the job again") from error
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
@@ -24,12 +25,15 @@ from seatrial.core.frozen import FrozenPlan, PlannedTask, PlanRefused, Submissio
 from seatrial.core.measures import scoring_to_json
 from seatrial.core.naming import TrialKey
 from seatrial.core.rows import Origin, Row
-from seatrial.core.saved import SavedTrial, attempts, check_tasks, recorded_key, saved_row
-from seatrial.scoring.rewards import DEFAULT_REWARD
+from seatrial.core.saved import SavedTrial, attempts, check_tasks, read_row, recorded_key, saved_row
+from seatrial.scoring.rewards import DEFAULT_REWARD, parse_rewards
 
 CACHE_FORMAT: Final = 1
 IMPORTED: Final = "imported"
 """Agent of a saved trial that does not name one."""
+
+_JOB_FOLDER: Final = re.compile(r"jobs/[^/]+/[^/]+/")
+_TRIAL: Final = re.compile(r"[^/]+")
 
 RESULT_FIELDS: Final = ("agent", "environment", "verifier", "errorPolicy", "timeouts", "resources", "artifacts", "traceDir")
 """Fields of the spec that can change a result. Not attempts, retry, concurrency, rewardKey, metrics, thresholds, pod."""
@@ -81,15 +85,23 @@ def encode_entry(row: Row, *, folder: str) -> bytes:
 
 
 def decode_entry(data: bytes) -> Row | None:
-    """The row of an entry; None for one that is malformed, of another format, or without a valid reward."""
+    """The row of an entry; None for one that is malformed, of another format, or without a valid reward.
+
+    Whoever may write into the bucket can write entries: one that nobody can read must not stop the job that finds it.
+    """
     try:
         body = json.loads(data)
         if body["format"] != CACHE_FORMAT:
             return None
-        row = rows.from_json(body["row"])
-    except (ValueError, KeyError, TypeError, AttributeError):
+        saved = body["row"]
+        row = read_row(str(saved["trial"]), saved, rewards=parse_rewards(saved["rewards"]).values, error=saved.get("error"))
+        origin = Origin(**saved["origin"])
+        is_place = (
+            _JOB_FOLDER.fullmatch(origin.folder) and _TRIAL.fullmatch(origin.trial) and type(origin.retry) is int and origin.retry >= 0
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
-    return row if row.outcome == "scored" and row.origin is not None and row.rewards else None
+    return replace(row, origin=origin) if row.outcome == "scored" and is_place else None
 
 
 def is_reusable(row: Row) -> bool:

@@ -183,7 +183,8 @@ def attempts(trials: Sequence[SavedTrial]) -> list[int]:
     for trial in trials:
         used = taken.setdefault(trial.task_id, set())
         said = trial.row.get("attempt")
-        number = said if isinstance(said, int) and not isinstance(said, bool) and said > 0 and said not in used else None
+        is_one = isinstance(said, int) and not isinstance(said, bool) and 0 < said <= MAX_TRIALS
+        number = said if is_one and said not in used else None
         if number is None:
             number = free.get(trial.task_id, 1)
             while number in used:
@@ -200,7 +201,20 @@ def _own_row(trial: SavedTrial) -> Row:
     Raises:
         ValueError: it is none.
     """
-    body, error = trial.row, trial.error
+    is_scored = trial.row.get("outcome") == "scored"
+    rewards = trial.rewards if is_scored else parse_rewards(_mapping(trial.row.get("rewards"))).values or None
+    return read_row(trial.id, trial.row, rewards=rewards, error=trial.error)
+
+
+def read_row(trial: str, body: Mapping[str, Any], *, rewards: Mapping[str, float] | None, error: Mapping[str, Any] | None) -> Row:
+    """A final row from JSON that anybody may have written: each value is checked, what is no number or no digest is left out.
+
+    Args:
+        rewards: checked.
+
+    Raises:
+        ValueError: it is none.
+    """
     retry, outcome = body.get("retry"), body.get("outcome")
     if outcome not in ("scored", "errored", "cancelled"):
         raise ValueError(f"outcome {str(outcome)[:40]!r} is not that of an ended trial")
@@ -212,11 +226,10 @@ def _own_row(trial: SavedTrial) -> Row:
         if not isinstance(name, str) or cause not in CAUSES or not isinstance(message, str):
             raise ValueError("error has no exceptionType, cause or message")
         said = TrialError(error_name(str(kind)), error_name(name), cause, message[: rows.MESSAGE_CHARS])
-    rewards = trial.rewards if outcome == "scored" else parse_rewards(_mapping(body.get("rewards"))).values or None
     if outcome == "scored" and not rewards:
         raise ValueError("its outcome is scored and it has no reward")
     return Row(
-        trial=trial.id,
+        trial=trial,
         retry=retry,
         outcome=outcome,
         ended_at=_time(body.get("endedAt")) or "",
