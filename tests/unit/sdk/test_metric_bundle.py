@@ -6,6 +6,7 @@ import base64
 import gzip
 import io
 import json
+import os
 import pickle
 import tarfile
 from pathlib import Path
@@ -126,6 +127,26 @@ def test_a_bundle_that_declares_something_else_than_its_class_is_refused(source:
         load_metric(MetricBundle("other", bundle.outputs, bundle.class_path, bundle.archive, {}))
 
 
+@pytest.mark.parametrize(
+    ("place", "change"),
+    [
+        ("payload", {"class": 7}),
+        ("payload", {"config": [1]}),
+        ("payload", {"archive": 7}),
+        ("", {"metric_type": [1]}),
+        ("", {"outputs": [{"name": 7, "kind": "continuous", "required": True}]}),
+        ("", {"outputs": [7]}),
+        ("", {"payload": []}),
+    ],
+    ids=str,
+)
+def test_a_bundle_with_fields_of_another_type_is_refused(source: Path, place: str, change: dict[str, Any]) -> None:
+    body = json.loads(pack_metric(source, "length:Length").encode())
+    (body[place] if place else body).update(change)
+    with pytest.raises(BundleRefused):
+        decode_bundle(json.dumps(body).encode())
+
+
 def hostile(name: str, data: bytes = b"x = 1\n", kind: bytes = tarfile.REGTYPE) -> bytes:
     out = io.BytesIO()
     with gzip.GzipFile(fileobj=out, mode="wb") as zipped, tarfile.open(fileobj=zipped, mode="w|") as archive:
@@ -133,6 +154,21 @@ def hostile(name: str, data: bytes = b"x = 1\n", kind: bytes = tarfile.REGTYPE) 
         info.type, info.linkname, info.size = kind, "/etc/passwd", len(data) if kind == tarfile.REGTYPE else 0
         archive.addfile(info, io.BytesIO(data))
     return out.getvalue()
+
+
+def negative(kind: bytes) -> bytes:
+    """An archive with one entry whose size is below zero, as only base-256 can say it."""
+    header = bytearray(tarfile.TarInfo("a.py").tobuf(tarfile.GNU_FORMAT))
+    header[156:157] = kind
+    header[124:136] = b"\xff" * 10 + b"\xfe\x00"
+    header[148:156] = b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header)
+    return gzip.compress(bytes(header) + bytes(1024))
+
+
+def nested() -> bytes:
+    """A file, and one below it."""
+    return gzip.compress(b"".join(tarfile.TarInfo(name).tobuf() for name in ("a.py", "a.py/b.py")) + bytes(1024))
 
 
 @pytest.mark.parametrize(
@@ -148,14 +184,36 @@ def hostile(name: str, data: bytes = b"x = 1\n", kind: bytes = tarfile.REGTYPE) 
         hostile("large.py", b"#" * (11 * 1024 * 1024)),
         b"no archive",
         hostile("a.py")[:40],
+        negative(tarfile.REGTYPE),
+        negative(tarfile.DIRTYPE),
+        negative(tarfile.XHDTYPE),
     ],
-    ids=["parent", "absolute", "inner parent", "pickle", "library", "link", "device", "bomb", "noise", "cut"],
+    ids=[
+        *("parent", "absolute", "inner parent", "pickle", "library", "link", "device", "bomb", "noise", "cut"),
+        *("negative file", "negative folder", "negative header"),
+    ],
 )
 def test_a_hostile_archive_is_refused_before_anything_of_it_is_written(archive: bytes, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with pytest.raises(BundleRefused):
         load_metric(MetricBundle("x", (OutputSpec("x", "continuous"),), "a:A", archive, {}))
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_an_archive_with_a_file_below_a_file_is_refused() -> None:
+    with pytest.raises(BundleRefused, match="a file below a file"):
+        load_metric(MetricBundle("x", (OutputSpec("x", "continuous"),), "a:A", nested(), {}))
+
+
+def test_source_with_a_pipe_or_a_file_without_end_is_not_packed(source: Path) -> None:
+    os.mkfifo(source / "pipe.py")
+    with pytest.raises(BundleRefused, match=r"pipe\.py is no regular file"):
+        pack_source(source)
+    (source / "pipe.py").unlink()
+    with (source / "large.json").open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(BundleRefused, match=r"large\.json .* has more than"):
+        pack_source(source)
 
 
 def test_source_with_links_or_without_python_is_not_packed(source: Path, tmp_path: Path) -> None:

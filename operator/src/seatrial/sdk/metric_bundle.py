@@ -21,16 +21,17 @@ import tarfile
 import tempfile
 import threading
 import types
-import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from gzip import BadGzipFile, GzipFile
+from gzip import GzipFile
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from seatrial.effects.store import Store
 from seatrial.errors import InvalidSpec, NotFound, SeatrialError
 from seatrial.scoring.builtin import OutputSpec
+from seatrial.sdk.regular import read_regular
+from seatrial.sdk.results import UnsafeArchive, read_members
 from seatrial.sdk.turns import TurnMetric, check_metrics
 
 KIND: Final = "metric-bundle"
@@ -114,6 +115,9 @@ def decode_bundle(data: bytes) -> MetricBundle:
         archive = base64.b64decode(payload["archive"], validate=True)
         outputs = tuple(OutputSpec(item["name"], item["kind"], item["required"]) for item in body["outputs"])
         bundle = MetricBundle(body["metric_type"], outputs, payload["class"], archive, payload["config"])
+        words = (bundle.metric_type, bundle.class_path, *(word for output in outputs for word in (output.name, output.kind)))
+        if not isinstance(bundle.config, dict) or not all(isinstance(word, str) for word in words):
+            raise BundleRefused("names its metric, its outputs or its config with something else than text")
     except (ValueError, KeyError, TypeError, RecursionError, binascii.Error) as error:
         raise BundleRefused(f"cannot be read: {type(error).__name__}") from None
     if hashlib.sha256(archive).hexdigest() != payload["sha256"]:
@@ -155,7 +159,7 @@ def pack_source(source: Path) -> bytes:
 
 def _files(source: Path) -> Iterator[tuple[str, bytes]]:
     if source.is_file():
-        yield source.name, source.read_bytes()
+        yield source.name, _read(source)
         return
     for path in sorted(source.rglob("*")):
         if path.suffix not in SUFFIXES or "__pycache__" in path.parts or path.is_dir():
@@ -165,7 +169,14 @@ def _files(source: Path) -> Iterator[tuple[str, bytes]]:
         name = path.relative_to(source).as_posix()
         if not _is_safe(name):
             raise BundleRefused(f"{path} has a name that no bundle holds: letters, digits, '_', '-' and '.'")
-        yield name, path.read_bytes()
+        yield name, _read(path)
+
+
+def _read(path: Path) -> bytes:
+    data = read_regular(path, max_bytes=MOST_BYTES)
+    if data is None:
+        raise BundleRefused(f"{path} is no regular file, or has more than {MOST_BYTES} bytes")
+    return data
 
 
 def _is_safe(name: str) -> bool:
@@ -184,20 +195,15 @@ def _unpack(archive: bytes) -> dict[str, bytes]:
     files: dict[str, bytes] = {}
     left = MOST_BYTES
     try:
-        with GzipFile(fileobj=io.BytesIO(archive)) as zipped:
-            # A tar of the files alone, plus a header and padding for each.
-            data = zipped.read(MOST_BYTES + 1024 * (MOST_FILES + 20) + 1)
-        with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as tar:
-            for member in tar:
-                if not member.isreg() or member.sparse is not None or not _is_safe(member.name) or member.name in files:
-                    raise BundleRefused(f"its archive has {member.name[:80]!r}: only plain text files are taken, each once")
-                left -= member.size
-                body = tar.extractfile(member)
-                if left < 0 or len(files) == MOST_FILES or body is None:
-                    raise BundleRefused(f"its archive holds more than {MOST_FILES} files or {MOST_BYTES} bytes")
-                files[member.name] = body.read()
-    except (tarfile.TarError, BadGzipFile, EOFError, zlib.error) as error:
-        raise BundleRefused(f"its archive cannot be read: {error}") from error
+        for member, body in read_members(io.BytesIO(archive)):
+            if not _is_safe(member.path) or member.path in files:
+                raise BundleRefused(f"its archive has {member.path[:80]!r}: only plain text files are taken, each once")
+            left -= member.size
+            if left < 0 or len(files) == MOST_FILES:
+                raise BundleRefused(f"its archive holds more than {MOST_FILES} files or {MOST_BYTES} bytes")
+            files[member.path] = body.read()
+    except UnsafeArchive as error:
+        raise BundleRefused(str(error)) from error
     return files
 
 
@@ -211,9 +217,12 @@ def _build(archive: bytes, class_path: str, config: Mapping[str, Any]) -> Any:
         if package not in sys.modules:
             folder = Path(tempfile.mkdtemp(prefix="seatrial-metric-"))
             atexit.register(shutil.rmtree, folder, ignore_errors=True)
-            for name, data in _unpack(archive).items():
-                (folder / name).parent.mkdir(parents=True, exist_ok=True)
-                (folder / name).write_bytes(data)
+            try:
+                for name, data in _unpack(archive).items():
+                    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                    (folder / name).write_bytes(data)
+            except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
+                raise BundleRefused("its archive has a file below a file") from error
             made = types.ModuleType(package)
             made.__path__ = [str(folder)]
             sys.modules[package] = made

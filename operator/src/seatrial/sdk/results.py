@@ -322,16 +322,27 @@ class Bundle(NamedTuple):
 
 
 def read_bundle(tables: Mapping[str, bytes]) -> Bundle:
-    """The files of ``JobFiles.bundle``, parsed."""
+    """The files of ``JobFiles.bundle``, parsed.
+
+    Raises:
+        ValueError: one of them is not what it is called.
+    """
     return Bundle(
-        json.loads(tables["metadata.json"]),
-        json.loads(tables["summary.json"]),
+        _object_of(tables["metadata.json"]),
+        _object_of(tables["summary.json"]),
         *(_lines_of(tables[f"{name}.jsonl"]) for name in ("trials", "scores")),
     )
 
 
+def _object_of(data: bytes) -> Raw:
+    found = json.loads(data)
+    if not isinstance(found, dict):
+        raise ValueError("a line or a file of it is no JSON object")
+    return found
+
+
 def _lines_of(data: bytes) -> tuple[Raw, ...]:
-    return tuple(json.loads(line) for line in data.splitlines() if line)
+    return tuple(_object_of(line) for line in data.splitlines() if line)
 
 
 def flat_range(score: Mapping[str, Any]) -> Raw:
@@ -436,8 +447,9 @@ class _BoundedInfo(tarfile.TarInfo):
     """Judges a header before ``tarfile`` reads what it announces into memory."""
 
     def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
-        if self.type == tarfile.GNUTYPE_SPARSE or (self.type not in tarfile.REGULAR_TYPES and self.size > MAX_EXTENDED_BYTES):
-            raise UnsafeArchive("the archive has a header that is too long or a sparse file")
+        is_extended = self.type not in tarfile.REGULAR_TYPES
+        if self.size < 0 or self.type == tarfile.GNUTYPE_SPARSE or (is_extended and self.size > MAX_EXTENDED_BYTES):
+            raise UnsafeArchive("the archive has a header that is too long, a negative size or a sparse file")
         return super()._proc_member(archive)  # type: ignore[misc,no-any-return]
 
 
@@ -458,7 +470,7 @@ def read_members(stream: IO[bytes]) -> Iterator[tuple[Member, IO[bytes]]]:
                 if not member.isreg() or member.sparse is not None:
                     raise UnsafeArchive(f"the archive's member {member.name[:200]!r} is neither a file nor a directory")
                 total += member.size
-                if member.size < 0 or total > MAX_BYTES:
+                if total > MAX_BYTES:
                     raise UnsafeArchive(f"the archive expands to more than {MAX_BYTES} bytes")
                 path = safe_path(member.name)
                 body = archive.extractfile(member)
