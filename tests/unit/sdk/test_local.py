@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from seatrial.core.saved import SavedTrialsRefused
+from seatrial.core.saved import SavedTrial, SavedTrialsRefused
+from seatrial.effects.store import Store
 from seatrial.errors import InvalidSpec
 from seatrial.scoring.builtin import ExactMatch, OutputSpec, ToolCallCount
 from seatrial.scoring.views import InvalidView, Signal, View
@@ -21,7 +23,7 @@ from seatrial.sdk.harbor_runner import HarborAgentTaskRunner
 from seatrial.sdk.judge import JudgeError
 from seatrial.sdk.llm_judge import LLMJudge, RangeScore, RubricScore
 from seatrial.sdk.local import AgentEvalRunConfig, AgentEvaluator, EvaluationResult, GateMissed, MetricStopped, read_result, report
-from seatrial.sdk.saved_trials import FolderEvidence, build_trials_from_job_dir, read_trials
+from seatrial.sdk.saved_trials import FolderEvidence, build_trials_from_job_dir, read_trials, store_trials
 from seatrial.sdk.turns import QualitativeMetric, QualResult, QuantitativeMetric, QuantResult, ScoreInput
 from seatrial.taskpkg.collection import HarborRewardMetric, PlainTask
 from seatrial.testing import FakeLLM
@@ -271,6 +273,89 @@ def test_evidence_outside_the_job_directory_is_never_read(write: Write, job_dir:
     assert evidence.read(trial, "../../secret", max_bytes=10) is None
     assert evidence.read(trial, "agent/trajectory.json", max_bytes=10) is None
     assert evidence.read(trial, "agent/trajectory.json", max_bytes=10**6) is not None
+
+
+def test_a_result_that_is_a_link_a_device_or_a_pipe_is_neither_read_nor_stored(write: Write, job_dir: Path, tmp_path: Path) -> None:
+    for name in ("a__1", "a__2", "a__3", "a__4"):
+        write(name, "bench/a", {"reward": 1.0})
+    (trial, *_) = build_trials_from_job_dir(job_dir, [task()])
+    secret = tmp_path / "secret"
+    secret.write_bytes((job_dir / "a__1/result.json").read_bytes())
+    for name, target in (("a__1", secret), ("a__2", Path("/dev/zero"))):
+        (job_dir / name / "result.json").unlink()
+        (job_dir / name / "result.json").symlink_to(target)
+    (job_dir / "a__3/result.json").unlink()
+    os.mkfifo(job_dir / "a__3/result.json")
+    with pytest.warns(UserWarning, match="is no trial result"):
+        assert [item.id for item in build_trials_from_job_dir(job_dir, [task()])] == ["a__4"]
+    store = Stored()
+    stored = store_trials(cast(Store, store), "evals", [trial], evidence=FolderEvidence(job_dir))
+    assert stored["ref"].endswith("trials.jsonl")
+    assert sorted(key.rpartition("/")[2] for key in store.objects) == ["logs.tar.gz", "trials.jsonl"]
+
+
+class Stored:
+    """An object store that takes everything."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+
+    def put(self, key: str, data: bytes | Path) -> None:
+        self.objects[key] = data if isinstance(data, bytes) else data.read_bytes()
+
+
+@pytest.mark.parametrize("name", ["a\0b", "x" * 5000, "\ud800", "..", "/etc", "."])
+def test_a_folder_that_cannot_be_one_is_no_evidence(job_dir: Path, name: str) -> None:
+    trial = SavedTrial("no-such-trial", "bench/a", "COMPLETED", metadata={"harbor_trial_dir": name})
+    assert FolderEvidence(job_dir).read(trial, "agent/trajectory.json", max_bytes=10) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("summary.json", "["), ("summary.json", "[]"), ("scores.jsonl", "7\n"), ("metadata.json", "[" * 100_000)]
+)
+def test_a_folder_whose_files_are_no_bundle_is_refused_by_name(write: Write, job_dir: Path, tmp_path: Path, name: str, text: str) -> None:
+    write("a__1", "bench/a", {"reward": 1.0})
+    target = AgentEvaluator().run_sync([task()], trials=build_trials_from_job_dir(job_dir, [task()])).persist(tmp_path / "bundle")
+    assert read_result(target).run_id
+    (target / name).write_text(text)
+    with pytest.raises(InvalidSpec, match="has no bundle"):
+        read_result(target)
+
+
+class Says:
+    """A metric that reports what it was given."""
+
+    type = "says"
+
+    def __init__(self, kind: Any, value: Any) -> None:
+        self.outputs, self._value = (OutputSpec("value", kind),), value
+
+    def compute(self, row: Any) -> dict[str, Any]:
+        return {"value": self._value}
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "kept"),
+    [
+        ("continuous", 10**400, None),
+        ("continuous", 10**30, 1e30),
+        ("continuous", float("nan"), "nan"),
+        ("continuous", 2, 2),
+        ("discrete", 10**400, None),
+        ("discrete", 10**30, 1e30),
+        ("label", "\ud800", None),
+        ("label", "fine", "fine"),
+    ],
+    ids=str,
+)
+def test_what_no_table_can_hold_is_a_failure_of_its_metric_alone(write: Write, job_dir: Path, kind: Any, value: Any, kept: Any) -> None:
+    write("a__1", "bench/a", {"reward": 1.0})
+    result = AgentEvaluator().run_sync(
+        [task(metrics=[HarborRewardMetric(), Says(kind, value)])], trials=build_trials_from_job_dir(job_dir, [task()])
+    )
+    (found,) = [score["outputs"] for score in result.scores if score["metric_type"] == "says"]
+    assert [item["value"] for item in found] == ([kept] if kept is not None else [])
+    assert result.to_table().num_rows == len(result.scores)
 
 
 @pytest.mark.conforms("N-95", "N-96")

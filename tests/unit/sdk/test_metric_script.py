@@ -147,6 +147,14 @@ def test_output_that_is_no_small_object_of_numbers_is_refused(tmp_path: Path, bo
     assert failure(script(tmp_path, body)).reason == reason
 
 
+def test_a_script_in_another_encoding_is_a_failure_with_its_last_words(tmp_path: Path) -> None:
+    path = tmp_path / "metric.py"
+    path.write_bytes(b"name = '\xff'\n")
+    error = failure(path)
+    assert error.reason == "MetricScriptFailed"
+    assert "SyntaxError" in str(error)
+
+
 def wheel(folder: Path) -> Path:
     """A wheel with one module, made by hand: no registry is asked."""
     path = folder / "seatrial_probe-1.0-py3-none-any.whl"

@@ -6,6 +6,7 @@ Metrics are somebody else's code: whatever one raises or returns concerns its ow
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -17,6 +18,8 @@ from seatrial.scoring.rewards import Trial
 from seatrial.scoring.views import View
 
 MESSAGE_CHARS: Final = 500
+_WHOLE: Final = 2**53
+_MOST: Final = int(sys.float_info.max)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +72,7 @@ def compute(metric: Metric, row: Row, *, task: str, trial: str) -> MetricScore:
 def failed(metric: str, error: Exception, *, task: str, trial: str) -> MetricScore:
     """A score without values that says why."""
     text = str(error) if isinstance(error, MetricFailed) else f"{type(error).__name__}: {error}"
-    return MetricScore(task, trial, metric, None, text[:MESSAGE_CHARS], {"exception_type": type(error).__name__})
+    return MetricScore(task, trial, metric, None, storable(text[:MESSAGE_CHARS]), {"exception_type": type(error).__name__})
 
 
 def checked(metric: Metric, values: Mapping[str, Value]) -> dict[str, Value]:
@@ -85,7 +88,17 @@ def checked(metric: Metric, values: Mapping[str, Value]) -> dict[str, Value]:
         raise MetricFailed(f"did not report: {', '.join(missing)}")
     if wrong := [name for name, value in values.items() if value is not None and not _is_of(declared[name].kind, value)]:
         raise MetricFailed(f"reported no {declared[wrong[0]].kind} value under {wrong[0]}")
-    return {name: value for name, value in values.items() if value is not None}
+    return {name: _exact(value) for name, value in values.items() if value is not None}
+
+
+def storable(text: str) -> str:
+    """``text`` as files and API objects can hold it: a lone surrogate, of no encoding, becomes a question mark."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def _exact(value: Value) -> Value:
+    """A whole number that a table's columns cannot hold as one is kept as what it is anyway: an approximate one."""
+    return float(value) if isinstance(value, int) and abs(value) > _WHOLE else value
 
 
 def _is_of(kind: Kind, value: Value) -> bool:
@@ -93,12 +106,16 @@ def _is_of(kind: Kind, value: Value) -> bool:
         case "boolean":
             return isinstance(value, bool)
         case "label":
-            return isinstance(value, str)
+            return isinstance(value, str) and storable(value) == value
         case "continuous":
-            return isinstance(value, int | float) and not isinstance(value, bool)
+            return _is_number(value)
         case "discrete":
-            whole = isinstance(value, int | float) and not isinstance(value, bool)
-            return whole and math.isfinite(value) and value == int(value)  # type: ignore[arg-type]
+            return _is_number(value) and math.isfinite(value) and value == int(value)  # type: ignore[arg-type]
+
+
+def _is_number(value: Value) -> bool:
+    """NaN and the infinities are numbers, too; what is beyond them is none."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and not (isinstance(value, int) and abs(value) > _MOST)
 
 
 def metric_outputs(

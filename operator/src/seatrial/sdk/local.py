@@ -201,7 +201,7 @@ def read_result(directory: str | Path) -> EvaluationResult:
     names = ("metadata.json", "tasks.jsonl", "trials.jsonl", "scores.jsonl", "summary.json")
     try:
         return EvaluationResult({name: (Path(directory) / name).read_bytes() for name in names})
-    except OSError as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InvalidSpec("directory", f"{directory} has no bundle: {error}") from error
 
 

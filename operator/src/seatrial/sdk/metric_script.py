@@ -48,7 +48,7 @@ def run_script(
         shutil.copyfile(script, copy)
         given.write_text(rewards_text(rows), "utf-8")
         try:
-            modules = _install(dependencies(copy.read_text("utf-8")), folder / "modules")
+            modules = _install(dependencies(copy.read_text("utf-8", errors="replace")), folder / "modules")
             return compute(copy, given, scratch=folder, limits=limits, modules=modules, allow_network=allow_network)
         except ScriptFault as fault:
             raise MetricScriptError(fault) from fault

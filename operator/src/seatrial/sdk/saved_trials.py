@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import io
 import json
 import math
 import os
 import tarfile
+import tempfile
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -25,6 +25,7 @@ from seatrial.effects.store import Store
 from seatrial.errors import InvalidSpec, SeatrialError
 from seatrial.harbor_errors import error_policy
 from seatrial.scoring.rewards import key_rejection, parse_rewards
+from seatrial.sdk.regular import read_regular
 from seatrial.sdk.results import RESULT_BYTES, JobFiles, TrialRecord
 from seatrial.taskpkg.collection import PlainTask
 
@@ -92,8 +93,12 @@ class FolderEvidence:
         """The trial's folder; None where it has none inside the root."""
         for name in (trial.metadata.get("harbor_trial_dir"), trial.id):
             if isinstance(name, str) and name:
-                found = (self._root / name).resolve()
-                if found.is_dir() and found != self._root and found.is_relative_to(self._root):
+                try:
+                    found = (self._root / name).resolve()
+                    is_inside = found.is_dir() and found != self._root and found.is_relative_to(self._root)
+                except (OSError, ValueError):  # no name of a folder
+                    continue
+                if is_inside:
                     return found
         return None
 
@@ -102,8 +107,8 @@ class FolderEvidence:
         home = self.folder(trial)
         for base in (home, home / "files") if home is not None else ():
             file = (base / path).resolve()
-            if file.is_file() and file.is_relative_to(base) and file.stat().st_size <= max_bytes:
-                return file.read_bytes()
+            if file.is_relative_to(base) and (data := read_regular(file, max_bytes=max_bytes)) is not None:
+                return data
         return None
 
 
@@ -183,8 +188,8 @@ def tasks_of_job_dir(job_dir: str | Path) -> list[PlainTask]:
 def _read_result(file: Path) -> Raw:
     """A trial result; empty where it cannot be read."""
     try:
-        result = json.loads(file.read_bytes()) if file.stat().st_size <= RESULT_BYTES else None
-    except (OSError, ValueError, RecursionError):
+        result = json.loads(read_regular(file, max_bytes=RESULT_BYTES) or b"")
+    except (ValueError, RecursionError):
         result = None
     return result if isinstance(result, dict) else {}
 
@@ -305,32 +310,38 @@ def store_trials(store: Store, namespace: str, trials: Sequence[SavedTrial], *, 
         SavedTrialsRefused: they do not agree on one reward key.
     """
     recorded_key(trials)
-    packed = [_pack(trial, evidence.folder(trial) if evidence is not None else None) for trial in trials]
-    data = b"".join(json.dumps(trial.raw(), sort_keys=True, separators=(",", ":")).encode() + b"\n" for trial, _ in packed)
-    digest = hashlib.sha256(data).hexdigest()
-    folder = f"filesets/{namespace}/{FILESET}/{digest[:20]}/"
-    for trial, files in packed:
-        retry = int(trial.row.get("retry", 0))
-        for key, body in (
-            (result_key(folder, trial.id, retry), files.get("result")),
-            (logs_key(folder, trial.id, retry), files.get("logs")),
-        ):
-            if body is not None:
-                store.put(key, body)
-    store.put(f"{folder}{FILE}", data)
+    # The files wait on the disk: they are stored beside the lines, whose digest names the place, and are more than memory holds.
+    with tempfile.TemporaryDirectory(prefix="seatrial-saved-") as spool:
+        packed = [
+            _pack(trial, evidence.folder(trial) if evidence is not None else None, spool=Path(spool, str(number)))
+            for number, trial in enumerate(trials)
+        ]
+        data = b"".join(json.dumps(trial.raw(), sort_keys=True, separators=(",", ":")).encode() + b"\n" for trial, _ in packed)
+        digest = hashlib.sha256(data).hexdigest()
+        folder = f"filesets/{namespace}/{FILESET}/{digest[:20]}/"
+        for trial, files in packed:
+            retry = int(trial.row.get("retry", 0))
+            for key, file in (
+                (result_key(folder, trial.id, retry), files.get("result")),
+                (logs_key(folder, trial.id, retry), files.get("logs")),
+            ):
+                if file is not None:
+                    store.put(key, file)
+        store.put(f"{folder}{FILE}", data)
     return {"ref": f"{namespace}/{FILESET}#{digest[:20]}/{FILE}", "sha256": digest}
 
 
-def _pack(trial: SavedTrial, folder: Path | None) -> tuple[SavedTrial, dict[str, bytes]]:
-    """A trial that says what is stored of it, and those files. What lay elsewhere before is not said any more."""
-    files: dict[str, bytes] = {}
+def _pack(trial: SavedTrial, folder: Path | None, *, spool: Path) -> tuple[SavedTrial, dict[str, Path]]:
+    """A trial that says what is stored of it, and those files in ``spool``. What lay elsewhere before is not said any more."""
+    files: dict[str, Path] = {}
     if folder is not None:
-        result = folder / "result.json"
-        if result.is_file() and result.stat().st_size <= RESULT_BYTES:
-            files["result"] = result.read_bytes()
-        files["logs"] = _archive(folder)
+        spool.mkdir()
+        files["logs"] = _archive(folder, spool / "logs.tar.gz")
+        if (result := read_regular(folder / "result.json", max_bytes=RESULT_BYTES)) is not None:
+            files["result"] = spool / "result.json"
+            files["result"].write_bytes(result)
     row = {key: value for key, value in trial.row.items() if key not in ("stored", "resultSha256", "logsSha256", "origin", "result")}
-    digests = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
+    digests = {name: _sha256(file) for name, file in files.items()}
     if row:
         row |= {"stored": True, "resultSha256": digests["result"]} if "result" in digests else {}
         row |= {"logsSha256": digests["logs"]} if "logs" in digests else {}
@@ -339,16 +350,24 @@ def _pack(trial: SavedTrial, folder: Path | None) -> tuple[SavedTrial, dict[str,
     return replace(trial, row=row, evidence={name: {"ref": places[name], "sha256": digest} for name, digest in digests.items()}), files
 
 
-def _archive(folder: Path) -> bytes:
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _archive(folder: Path, target: Path) -> Path:
     """The trial's logs and artifacts as a ``tar.gz`` of regular files; the same files give the same bytes."""
-    out = io.BytesIO()
-    with gzip.GzipFile(fileobj=out, mode="wb", mtime=0) as zipped, tarfile.open(fileobj=zipped, mode="w|") as archive:
+    with (
+        target.open("wb") as out,
+        gzip.GzipFile(filename="", fileobj=out, mode="wb", mtime=0) as zipped,
+        tarfile.open(fileobj=zipped, mode="w|") as archive,
+    ):
         for path in _regular_files(folder):
             info = tarfile.TarInfo(path.relative_to(folder).as_posix())
             with path.open("rb") as file:
                 info.size = os.fstat(file.fileno()).st_size
                 archive.addfile(info, file)
-    return out.getvalue()
+    return target
 
 
 def _regular_files(folder: Path) -> Iterator[Path]:

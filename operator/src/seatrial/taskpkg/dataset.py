@@ -273,7 +273,8 @@ def metric_script(root: Path) -> tuple[bytes, str] | None:
     file = root / METRIC_FILE
     if file.is_symlink() or not file.is_file():
         return None
-    content = file.read_bytes()
+    with file.open("rb") as stream:
+        content = stream.read(1024 * 1024 + 1)
     if len(content) > 1024 * 1024:
         raise ValueError(f"{METRIC_FILE} is larger than 1 MiB; move its data elsewhere")
     return content, hashlib.sha256(content).hexdigest()
