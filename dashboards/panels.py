@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -35,6 +35,34 @@ class Panel:
     width: int = 8
     height: int = 7
     stacked: bool = False
+
+
+Queries = str | Mapping[str, str]
+"""One expression whose labels are its legend, or legend -> expression."""
+
+
+def stat(title: str, queries: Queries, text: str, *, unit: Unit = "short", width: int = 4) -> Panel:
+    """One number."""
+    return Panel(title, _queries(queries), text, kind="stat", unit=unit, width=width, height=4)
+
+
+def lines(title: str, queries: Queries, text: str, *, unit: Unit = "short", width: int = 8, stacked: bool = False) -> Panel:
+    """Over time."""
+    return Panel(title, _queries(queries), text, unit=unit, width=width, stacked=stacked)
+
+
+def bars(title: str, queries: Queries, text: str, *, unit: Unit = "short", width: int = 8) -> Panel:
+    """Of the time shown, as a whole."""
+    return Panel(title, _queries(queries), text, kind="bargauge", unit=unit, width=width)
+
+
+def table(title: str, queries: Queries, text: str, *, width: int = 8) -> Panel:
+    """A line for each series."""
+    return Panel(title, _queries(queries), text, kind="table", width=width)
+
+
+def _queries(given: Queries) -> tuple[Query, ...]:
+    return (Query(given),) if isinstance(given, str) else tuple(Query(expr, legend) for legend, expr in given.items())
 
 
 @dataclass(frozen=True, slots=True)
