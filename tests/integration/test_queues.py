@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from tests.integration.fakeapi import Raw
+from seatrial.api.evaljob import EvalJob
+from seatrial.core.workload import workload_name
+from tests.integration.fakeapi import Answer, Raw, Request
 from tests.integration.harness import GROUP, World, operator, wait_until, world
 
 LABEL = "kueue.x-k8s.io/queue-name"
@@ -118,3 +120,99 @@ async def test_without_the_setting_the_label_means_nothing() -> None:
         submit(made)
         assert (await made.ended())["phase"] == "Completed"
         assert workloads(made) == []
+
+
+async def test_a_kueue_that_waits_for_pods_is_told_once_that_trials_run() -> None:
+    async with world(**QUICK) as made, operator(made):
+        made.suite(1)
+        made.fate = lambda pod: "silent"
+        submit(made)
+        name = await the_workload(made)
+        assert "PodsReady" not in conditions(made)
+        tell(made, name, QuotaReserved="True", Admitted="True")
+        await wait_until(lambda: conditions(made).get("PodsReady"), lambda status: status == "True")
+        made.finish(made.pods()[0]["metadata"]["name"], rewards={"reward": 1.0})
+        assert (await made.ended())["phase"] == "Completed"
+        await wait_until(lambda: conditions(made).get("Finished"), lambda status: status == "True")
+        writes = [item for item in made.api.requests if item.method == "PATCH" and item.path.endswith(f"/workloads/{name}/status")]
+        assert len(writes) == 2  # that, and the end
+
+
+def forge(made: World, *, owner: str, **pods: Any) -> str:
+    """A Workload of the job's name that was there before the operator's, let in already; ``pods`` are fields of its PodSet."""
+    name = workload_name(EvalJob.parse(made.job()))
+    reference = {"apiVersion": "seatrial.dev/v1alpha1", "kind": "EvalJob", "name": "job", "uid": owner, "controller": True}
+    container = {"name": "trial", "image": "trial", "resources": {"requests": {"cpu": "1m"}}}
+    body = {
+        "apiVersion": "kueue.x-k8s.io/v1beta2",
+        "kind": "Workload",
+        "metadata": {"name": name, "namespace": "evals", "ownerReferences": [reference]},
+        "spec": {"queueName": "team-a", "podSets": [{"name": "trials", "count": 100, "template": {"spec": {"containers": [container]}}}]},
+    }
+    made.api.put("/apis/kueue.x-k8s.io/v1beta2", "workloads", body)
+    tell(made, name, QuotaReserved="True", Admitted="True")
+    return name
+
+
+async def test_a_workload_of_somebody_else_lets_nothing_in_and_is_not_touched() -> None:
+    async with world(**QUICK, reference_grace_seconds=30.0) as made, operator(made):
+        submit(made)  # no taskset yet: the operator has not asked the queue
+        name = forge(made, owner="another-uid")
+        before = workloads(made)
+        made.suite(1)
+        await wait_until(lambda: made.condition("Suspended"), lambda seen: seen == ("True", "Queued"))
+        told = next(item for item in made.status()["conditions"] if item["type"] == "Suspended")["message"]
+        assert told == f"Workload {name} is not of this job: delete it"
+        assert (workloads(made), made.runs) == (before, [])
+        made.api.remove("workloads", name)
+        tell(made, await the_workload(made), QuotaReserved="True", Admitted="True")
+        assert (await made.ended())["phase"] == "Completed"
+
+
+async def test_a_workload_that_asks_for_less_than_the_trials_leaves_the_queue_and_is_mended() -> None:
+    async with world(**QUICK, reference_grace_seconds=30.0) as made, operator(made):
+        submit(made)
+        name = forge(made, owner=made.job()["metadata"]["uid"])
+        made.suite(1)
+        await wait_until(lambda: workloads(made)[0]["spec"].get("active"), lambda active: active is False)
+        assert made.runs == []
+        tell(made, name, Evicted="True")
+        (spec,) = [item["spec"] for item in await wait_until(lambda: workloads(made), lambda items: items[0]["spec"]["active"])]
+        assert (spec["podSets"][0]["count"], made.runs) == (1, [])
+        tell(made, name, QuotaReserved="True", Admitted="True", Evicted="False")
+        assert (await made.ended())["phase"] == "Completed"
+
+
+async def test_a_job_whose_label_is_taken_away_stays_in_the_queue_until_its_end() -> None:
+    async with world(**QUICK) as made:
+        made.suite(1)
+        async with operator(made):
+            submit(made)
+            name = await the_workload(made)
+        body = made.job()
+        made.api.put(GROUP, "evaljobs", {**body, "metadata": {**body["metadata"], "labels": {}}})
+        async with operator(made):  # the next process has never seen the label
+            await wait_until(lambda: made.condition("Suspended"), lambda seen: seen == ("True", "Queued"))
+            assert made.runs == []
+            tell(made, name, QuotaReserved="True", Admitted="True")
+            assert (await made.ended())["phase"] == "Completed"
+            await wait_until(lambda: conditions(made).get("Finished"), lambda status: status == "True")
+
+
+async def test_an_end_that_met_somebody_elses_write_is_told_again() -> None:
+    async with world(**QUICK) as made, operator(made):
+        made.suite(1)
+        submit(made)
+        tell(made, await the_workload(made), QuotaReserved="True", Admitted="True", PodsReady="True")
+        refused: list[Request] = []
+
+        def refuse_the_first_end(asked: Request) -> Answer | None:
+            if refused or asked.method != "PATCH" or "'Finished'" not in str(asked.body) or "/workloads/" not in asked.path:
+                return None
+            refused.append(asked)
+            return Answer(409, "Conflict")
+
+        made.api.faults.append(refuse_the_first_end)
+        assert (await made.ended())["phase"] == "Completed"
+        await wait_until(lambda: conditions(made).get("Finished"), lambda status: status == "True")
+        assert len(refused) == 1

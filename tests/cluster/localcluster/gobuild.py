@@ -55,6 +55,7 @@ BINARIES: Mapping[str, Binary] = {
         Binary("kwok", "kwok", "sigs.k8s.io/kwok/cmd/kwok"),
         Binary("registry", "registry", "github.com/distribution/distribution/v3/cmd/registry"),
         Binary("kaniko", "kaniko", "github.com/GoogleContainerTools/kaniko/cmd/executor"),
+        Binary("kueue", "kueue", "sigs.k8s.io/kueue/cmd/kueue"),
         # Takes the operator's traces in the tests.
         Binary("collector", "collector", "."),
         # Only for the test that gives kind-config.yaml to kind's own loader.

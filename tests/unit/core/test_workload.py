@@ -1,13 +1,29 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from seatrial.api.evaljob import EvalJob
 from seatrial.core.manifests import PodSettings
-from seatrial.core.workload import Admission, Priority, build_workload, finished, given_back, queue_of, read_admission, workload_name
-from tests.builders import NOW, make_job, make_task
+from seatrial.core.workload import (
+    Admission,
+    Priority,
+    build_workload,
+    covers,
+    finished,
+    given_back,
+    is_of,
+    largest_requests,
+    mended_spec,
+    pod_count,
+    queue_of,
+    read_admission,
+    started,
+    workload_name,
+)
+from tests.builders import NOW, make_job, make_row, make_task
 
 META = {"name": "nightly", "namespace": "evals", "uid": "u-1", "labels": {"kueue.x-k8s.io/queue-name": "team-a"}}
 SETTINGS = PodSettings(runner_image="runner:1")
@@ -29,9 +45,14 @@ def workload(*conditions: tuple[str, str, str], admission: dict[str, Any] | None
     }
 
 
+def changed(body: dict[str, Any], **parts: dict[str, Any]) -> dict[str, Any]:
+    return {**body, **{name: {**body[name], **part} for name, part in parts.items()}}
+
+
 def test_a_job_is_one_workload_of_its_largest_trial() -> None:
     plan = make_job().tasks(make_task("a"), make_task("b")).plan()
-    built = build_workload(a_job(concurrency=8), plan, SETTINGS, queue="team-a", priority=Priority("high", 1000))
+    requests = largest_requests(a_job().spec, plan, SETTINGS)
+    built = build_workload(a_job(concurrency=8), plan, requests, queue="team-a", priority=Priority("high", 1000))
     (pods,) = built["spec"].pop("podSets")
     (container,) = pods["template"]["spec"]["containers"]
     assert built == {
@@ -61,10 +82,99 @@ def test_each_resource_is_that_of_the_task_that_wants_most() -> None:
         make_task("b", toml={"environment": {"cpus": 1, "memory_mb": 900}}),
     )
     plan = make_job().tasks(*tasks).plan()
-    built = build_workload(a_job(), plan, SETTINGS, queue="q", priority=None)
-    requests = built["spec"]["podSets"][0]["template"]["spec"]["containers"][0]["resources"]["requests"]
+    requests = largest_requests(a_job().spec, plan, SETTINGS)
     # Beside the environment, two containers of the runner with 10m and 32Mi each.
     assert (requests["cpu"], requests["memory"]) == ("2.02", str((900 + 64) * 1024 * 1024))
+
+
+def test_a_separate_verifier_that_wants_more_than_its_agent_is_counted() -> None:
+    toml = {
+        "environment": {"cpus": 1, "memory_mb": 100},
+        "verifier": {"environment_mode": "separate", "environment": {"docker_image": "tests:1", "cpus": 4}},
+    }
+    plan = make_job().tasks(make_task("a", toml=toml)).plan()
+    requests = largest_requests(a_job().spec, plan, SETTINGS)
+    assert (requests["cpu"], requests["memory"]) == ("4.02", str((100 + 64) * 1024 * 1024))
+
+
+def sealed(**pods: Any) -> dict[str, Any]:
+    """The Workload that the operator makes for a job of two trials; ``pods`` replaces fields of its only PodSet."""
+    built = build_workload(a_job(concurrency=8), make_job().trials(2).plan(), {"cpu": "0.5", "memory": "100"}, queue="team-a")
+    return {**built, "spec": {**built["spec"], "podSets": [{**built["spec"]["podSets"][0], **pods}]}}
+
+
+def template(*requests: dict[str, Any], **spec: Any) -> dict[str, Any]:
+    containers = [{"name": f"c{number}", "resources": {"requests": amounts}} for number, amounts in enumerate(requests)]
+    return {"spec": {"containers": containers, **spec}}
+
+
+@pytest.mark.parametrize(
+    ("pods", "is_enough"),
+    [
+        ({}, True),
+        ({"count": 1}, True),
+        ({"template": template({"cpu": "500m", "memory": "1Ki"})}, True),
+        ({"template": template({"cpu": "250m", "memory": "50"}, {"cpu": "250m", "memory": "50"})}, True),
+        ({"template": template({"cpu": "499m", "memory": "1Ki"})}, False),
+        ({"template": template({"memory": "1Ki"})}, False),
+        ({"template": template({"cpu": "5e2", "memory": "1Ki"})}, False),
+        ({"template": {"spec": {"containers": [{"name": "trial"}]}}}, False),
+        ({"name": "other"}, False),
+    ],
+    ids=["as made", "fewer", "more", "in two containers", "less CPU", "no CPU", "odd", "nothing", "another set"],
+)
+def test_a_workload_that_asks_for_less_than_the_trials_is_not_believed(pods: dict[str, Any], is_enough: bool) -> None:
+    assert covers(sealed(**pods), sealed()) is is_enough
+
+
+def test_a_workload_for_other_nodes_than_those_of_the_trials_is_not_believed() -> None:
+    def on(**labels: str) -> dict[str, Any]:
+        return sealed(template=template({"cpu": "1", "memory": "100"}, nodeSelector=labels))
+
+    assert [covers(on(), on(pool="gpu")), covers(on(pool="gpu", zone="a"), on(pool="gpu"))] == [False, True]
+
+
+def with_conditions(body: dict[str, Any], **statuses: str) -> dict[str, Any]:
+    return {**body, "status": {"conditions": [{"type": kind, "status": status, "reason": "R"} for kind, status in statuses.items()]}}
+
+
+SMALL = {"template": template({"cpu": "1m"})}
+
+
+@pytest.mark.parametrize(
+    ("found", "wanted", "changes"),
+    [
+        (sealed(), sealed(), {}),
+        (with_conditions(sealed(), QuotaReserved="True"), sealed(count=9), {}),
+        (sealed(count=9), sealed(), {"podSets": sealed()["spec"]["podSets"]}),
+        (sealed(**SMALL), sealed(), {"podSets": sealed()["spec"]["podSets"]}),
+        (with_conditions(sealed(**SMALL), QuotaReserved="True"), sealed(), {"active": False}),
+    ],
+    ids=["as made", "more wanted than reserved", "more trials than there are", "too small", "too small and let in"],
+)
+def test_a_workload_that_others_changed_is_mended_or_leaves_the_queue(
+    found: dict[str, Any], wanted: dict[str, Any], changes: dict[str, Any]
+) -> None:
+    assert mended_spec(found, wanted) == changes
+
+
+def test_a_waiting_job_changes_its_queue_and_an_admitted_one_does_not() -> None:
+    other = {**sealed(), "spec": {**sealed()["spec"], "queueName": "team-b"}}
+    assert mended_spec(sealed(), other) == {"queueName": "team-b"}
+    assert mended_spec(with_conditions(sealed(), QuotaReserved="True"), other) == {}
+
+
+def test_only_the_workload_that_the_job_controls_is_its_own() -> None:
+    bare = {"metadata": {"name": workload_name(a_job())}}
+    foreign = {"metadata": {"ownerReferences": [{"kind": "EvalJob", "name": "nightly", "uid": "u-2", "controller": True}]}}
+    held = {"metadata": {"ownerReferences": [{"kind": "EvalJob", "name": "nightly", "uid": "u-1"}]}}
+    assert [is_of(found, a_job()) for found in (sealed(), bare, foreign, held)] == [True, False, False, False]
+
+
+def test_a_job_whose_results_are_all_reused_wants_no_pods() -> None:
+    plan = make_job().trials(3).plan()
+    assert pod_count(a_job(concurrency=2), plan) == 2
+    assert pod_count(a_job(concurrency=2), replace(plan, adopted=tuple(make_row(trial.name) for trial in plan.trials))) == 0
 
 
 def test_only_a_job_with_the_label_names_a_queue() -> None:
@@ -92,23 +202,46 @@ def test_only_a_job_with_the_label_names_a_queue() -> None:
             workload(("QuotaReserved", "False", "waits"), ("Admitted", "False", ""), ("Evicted", "True", "preempted")),
             Admission(False, 4, "queue team-a: preempted", False),
         ),
+        (
+            workload(("QuotaReserved", "True", ""), ("Admitted", "True", ""), ("PodsReady", "True", "")),
+            Admission(True, 4, "queue team-a: not admitted yet", False, is_ready=True),
+        ),
+        (
+            changed(workload(("Admitted", "True", "")), spec={"active": False}),
+            Admission(False, 4, "queue team-a: not admitted yet", False),
+        ),
+        (
+            changed(workload(("Admitted", "True", "")), metadata={"deletionTimestamp": "2026-03-04T12:00:00Z"}),
+            Admission(False, 4, "queue team-a: not admitted yet", False),
+        ),
     ],
-    ids=["new", "no quota", "admitted in part", "evicted", "evicted and given back"],
+    ids=["new", "no quota", "admitted in part", "evicted", "evicted and given back", "ready", "suspended", "being deleted"],
 )
 def test_what_conditions_mean(seen: dict[str, Any], admission: Admission) -> None:
     assert read_admission(seen) == admission
 
 
-def test_an_evicted_job_gives_its_quota_back_and_waits_again() -> None:
+@pytest.mark.parametrize(
+    ("reason", "again"), [("Preempted", "True"), ("NodeFailures", "True"), ("PodsReadyTimeout", "False"), ("Deactivated", "False")]
+)
+def test_an_evicted_job_gives_its_quota_back_and_waits_again_when_kueue_says(reason: str, again: str) -> None:
     seen = workload(("QuotaReserved", "True", ""), ("Admitted", "True", ""), ("Evicted", "True", "preempted"), admission={})
+    seen["status"]["conditions"][2]["reason"] = reason
     status = given_back(seen, NOW)
     assert status["admission"] is None
     assert {item["type"]: (item["status"], item["reason"]) for item in status["conditions"]} == {
-        "Evicted": ("True", "Because"),
+        "Evicted": ("True", reason),
         "QuotaReserved": ("False", "Pending"),
         "Admitted": ("False", "NoReservation"),
-        "Requeued": ("True", "Because"),
+        "Requeued": (again, reason),
+        "PodsReady": ("False", "WaitForStart"),
     }
+
+
+def test_a_kueue_that_waits_for_pods_is_told_that_they_run() -> None:
+    seen = workload(("Admitted", "True", ""), ("PodsReady", "False", ""))
+    status = started(seen, NOW)
+    assert [(item["type"], item["status"]) for item in status["conditions"]] == [("Admitted", "True"), ("PodsReady", "True")]
 
 
 def test_an_end_is_told_once() -> None:

@@ -171,6 +171,7 @@ class JobPass:
 
     def forget(self, namespace: str, name: str) -> None:
         """The job no longer exists; its Pods go with it."""
+        self._workloads.vanished(namespace, name)
         uid = self._uids.pop((namespace, name), None)
         if uid is not None:
             self._drop(uid)
@@ -221,6 +222,8 @@ class JobPass:
         waits = [seconds for seconds in (decided.requeue_seconds, later, scripts_wait) if seconds is not None]
         if admission is not None:
             waits.append(self._settings.kueue_ask_seconds)
+            if admission.is_admitted and not admission.is_ready and decided.progress is not None and decided.progress.running:
+                await self._workloads.start(job)
             if admission.holds_quota and decided.progress is not None and decided.progress.live_pods == 0:
                 await self._workloads.give_back(job)
         if memory.started:
@@ -602,7 +605,8 @@ class JobPass:
             grace = STOP_GRACE_SECONDS if pod.is_terminal or (rows and rows[-1].outcome == "scored") else GRACE_SECONDS
             await self._executor.delete(meta["namespace"], DeletePod(pod.name, pod.uid, grace))
         if not self._pods.pods(uid):
-            await self._leave_queue(body)
+            if not await self._leave_queue(body):
+                waits.append(now + timedelta(seconds=WAIT_SECONDS))
             self._drop(uid)
         ttl = spec.get("ttlSecondsAfterFinished")
         if ttl is not None:
@@ -612,14 +616,15 @@ class JobPass:
                 waits.append(until)
         return max(0.1, (min(waits) - now).total_seconds()) if waits else None
 
-    async def _leave_queue(self, body: Raw) -> None:
+    async def _leave_queue(self, body: Raw) -> bool:
+        """Whether the queue knows that the job has ended."""
         try:
             job = EvalJob.parse(body)
         except InvalidSpec:  # such a job was never in a queue
-            return
+            return True
         end: Mapping[str, Any] = next((item for item in body["status"]["conditions"] if item["type"] == "Finished"), {})
         message = f"{end.get('reason', '')}: {end.get('message', '')}"
-        await self._workloads.finish(job, is_good=body["status"]["phase"] == "Completed", message=message)
+        return await self._workloads.finish(job, is_good=body["status"]["phase"] == "Completed", message=message)
 
     def _ended(self, body: Raw, status: Mapping[str, Any]) -> None:
         self._short.discard(body["metadata"]["uid"])
