@@ -16,8 +16,8 @@ from seatrial.core.rows import Row, TrialError
 from seatrial.effects.metrics import CONTENT_TYPE, Metrics
 
 from . import prometheus
-from .harness import evaljob, unique, wait_until, write_task
-from .ops import DEPLOYMENT, NAMESPACE, TRIALS, Release
+from .harness import condition, evaljob, unique, wait_until, write_task
+from .ops import DEPLOYMENT, NAMESPACE, S3_SECRET, TRIALS, Release
 from .prometheus import Prometheus
 
 pytestmark = [pytest.mark.cluster, pytest.mark.deep]
@@ -141,7 +141,8 @@ def test_metrics_tell_what_the_job_tells(ops: Release, server: Prometheus, run: 
 def test_every_phase_of_a_trial_was_measured(server: Prometheus, run: str) -> None:
     found = server.ask("query", query="sum by (phase) (seatrial_trial_phase_seconds_count) > 0")["result"]
     assert {item["metric"]["phase"] for item in found} == {
-        *("scheduling", "stage", "start", "environment_setup", "agent_setup", "agent_execution", "verifier", "logs", "total")
+        *("scheduling", "sandbox", "stage", "pull", "start"),
+        *("environment_setup", "agent_setup", "agent_execution", "verifier", "logs", "total"),
     }
 
 
@@ -190,6 +191,32 @@ def test_a_quota_that_leaves_no_room_fires_and_mends_itself(ops: Release, server
     finally:
         ops.cluster.kubectl("delete", "resourcequota", "no-pods", "--namespace", TRIALS)
     assert ops.cluster.finished(name, TRIALS, timeout=120)["status"]["phase"] == "Completed"
+
+
+def test_a_withdrawn_key_of_the_store_degrades_a_job_and_a_new_one_is_taken_without_a_restart(ops: Release, run: str) -> None:
+    """The kubelet brings a changed Secret within about a minute and a half."""
+    pods, name = ops.pods(), unique("rotated")
+    spec = {"taskset": "smoke", "select": {"include": ["*hello-pass*"]}, "agent": {"name": "oracle"}}
+    wrong = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": S3_SECRET, "namespace": NAMESPACE}}
+    ops.cluster.apply({**wrong, "stringData": {"accessKey": "withdrawn", "secretKey": "withdrawn"}})
+    try:
+        wait_until(
+            lambda: ops.cluster.kubectl("exec", pods[0], "--namespace", NAMESPACE, "--", "cat", "/etc/seatrial/s3/accessKey"),
+            lambda text: text == "withdrawn",
+            timeout=180,
+            what="changed Secret in the Pod",
+        )
+        ops.cluster.apply(evaljob(name, TRIALS, **spec))
+        wait_until(
+            lambda: condition(ops.cluster.job(name, TRIALS), "Degraded"),
+            lambda state: (state.get("status"), state.get("reason")) == ("True", "ObjectStoreUnavailable"),
+            timeout=90,
+            what="degraded job",
+        )
+    finally:
+        ops.namespaces()
+    assert ops.cluster.finished(name, TRIALS, timeout=240)["status"]["phase"] == "Completed"
+    assert ops.pods() == pods
 
 
 def break_down(replica: Metrics) -> None:

@@ -7,7 +7,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from prometheus_client import CollectorRegistry
 
+from seatrial.api.reasons import Reason
 from seatrial.core.observe import ContainerView, PodView
+from seatrial.core.policy import POLICIES
 from seatrial.core.rows import Row, TrialError
 from seatrial.core.spans import pod_spans
 from seatrial.effects.metrics import NAMED_JOBS, OTHER, Metrics
@@ -27,6 +29,11 @@ def series(registry: CollectorRegistry, name: str) -> dict[tuple[str, ...], floa
             if sample.name == name:
                 found[tuple(value for _, value in sorted(sample.labels.items()))] = sample.value
     return found
+
+
+def ended(metrics: Metrics) -> dict[tuple[str, ...], float]:
+    """Cause, outcome and reason of what has ended."""
+    return {labels: count for labels, count in series(metrics.registry, "seatrial_trials_ended_total").items() if count}
 
 
 def container(name: str, started: datetime | None, finished: datetime | None = None, *, init: bool = False) -> ContainerView:
@@ -69,7 +76,7 @@ def test_a_scored_trial_counts_its_reward_and_phases() -> None:
     metrics = Metrics()
     row = Row("t", 0, "scored", "", rewards={"reward": 0.75}, seconds={"agent_execution": 3.0, "total": 9.0}, tampered=True)
     metrics.observe_row(row, None, namespace="evals")
-    assert series(metrics.registry, "seatrial_trials_ended_total") == {("", "scored", ""): 1}
+    assert ended(metrics) == {("", "scored", ""): 1}
     assert series(metrics.registry, "seatrial_trial_reward_sum") == {(): 0.75}
     assert series(metrics.registry, "seatrial_trials_tampered_total") == {(): 1}
     assert series(metrics.registry, "seatrial_trial_phase_seconds_sum") == {("agent_execution",): 3.0, ("total",): 9.0}
@@ -93,27 +100,46 @@ def test_words_that_a_pod_made_up_become_no_labels() -> None:
     for number in range(50):
         error = TrialError(f"MadeUp{number}", "x", "agent", "")
         metrics.observe_row(Row("t", 0, "errored", "", error=error, seconds={f"phase{number}": 1.0}), None, namespace="evals")
-    assert series(metrics.registry, "seatrial_trials_ended_total") == {("", "scored", ""): 0, ("agent", "errored", OTHER): 50}
+    assert ended(metrics) == {("agent", "errored", OTHER): 50}
     assert series(metrics.registry, "seatrial_trial_phase_seconds_count") == {}
+
+
+def test_the_first_pod_that_ends_for_a_reason_of_ours_is_seen_by_rates() -> None:
+    begun = series(Metrics().registry, "seatrial_trials_ended_total")
+    assert set(begun.values()) == {0.0}
+    assert {(policy.cause, "errored", reason) for reason, policy in POLICIES.items()} <= begun.keys()
+    assert {("infrastructure", "retried", reason) for reason in (Reason.NODE_LOST, Reason.EVICTED, Reason.RUNNER_CRASHED)} <= begun.keys()
+    assert len(begun) < 2 * len(POLICIES)
 
 
 @pytest.mark.parametrize("reason", ["OOMKilled", "AgentTimeoutError"])
 def test_our_reasons_and_harbors_are_labels(reason: str) -> None:
     metrics = Metrics()
     metrics.observe_row(Row("t", 0, "retried", "", error=TrialError(reason, "x", "infrastructure", "")), None, namespace="evals")
-    assert series(metrics.registry, "seatrial_trials_ended_total") == {("", "scored", ""): 0, ("infrastructure", "retried", reason): 1}
+    assert ended(metrics) == {("infrastructure", "retried", reason): 1}
 
 
 @pytest.mark.parametrize(
     ("view", "expected"),
     [
         (
-            pod(container("stage", after(2), after(3), init=True), container("agent", after(4)), container("verifier", after(6))),
-            [("scheduling", 0.0), ("stage", 1.0), ("start", 3.0)],
+            pod(
+                container("stage", after(2), after(3), init=True),
+                container("environment", after(7)),
+                container("agent", after(8)),
+                container("verifier", after(9)),
+            ),
+            [("scheduling", 0.0), ("sandbox", 2.0), ("stage", 1.0), ("pull", 4.0), ("start", 2.0)],
         ),
-        (pod(container("stage", after(2), after(3), init=True), container("agent", None)), [("scheduling", 0.0), ("stage", 1.0)]),
+        (
+            pod(container("stage", after(2), after(3), init=True), container("environment", None)),
+            [("scheduling", 0.0), ("sandbox", 2.0), ("stage", 1.0)],
+        ),
         (pod(scheduled_at=None), []),
-        (pod(container("stage", after(2), after(1), init=True), scheduled_at=after(-1)), [("scheduling", 0.0), ("stage", 0.0)]),
+        (
+            pod(container("stage", after(2), after(1), init=True), scheduled_at=after(-1)),
+            [("scheduling", 0.0), ("sandbox", 3.0), ("stage", 0.0)],
+        ),
     ],
     ids=["whole", "an image is missing", "not scheduled", "clocks disagree"],
 )

@@ -11,12 +11,13 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
-from seatrial.contract import VERIFIER
+from seatrial.contract import ENVIRONMENT, VERIFIER
 from seatrial.core.observe import PodView, parse_time
 from seatrial.core.rows import Row
 
-POD_PHASES: Final = ("scheduling", "stage", "start")
-"""What the Pod tells, in whole seconds: until it has a node; download and unpacking; until all its containers run, pulls included."""
+POD_PHASES: Final = ("scheduling", "sandbox", "stage", "pull", "start")
+"""What the Pod tells, in whole seconds: until it has a node; until its first container runs, with volumes, network and the runner's image;
+download and unpacking; until the environment runs, with the pull of the task's image and of an agent image; until all containers run."""
 VERDICT_PHASES: Final = ("environment_setup", "agent_setup", "agent_execution", "verifier", "logs")
 """What a verdict tells, in their order; ``logs`` is the saving and upload of the evidence."""
 TOTAL: Final = "total"
@@ -50,13 +51,20 @@ class Trace(NamedTuple):
 
 
 def pod_spans(pod: PodView) -> Iterator[Span]:
-    """The phases that the Pod went through. Times of the API are whole seconds of two clocks: an end is never before its begin."""
-    stage = pod.container("stage")
+    """The phases that the Pod went through. Times of the API are whole seconds of two clocks: an end is never before its begin.
+
+    The kubelet starts containers one after another and pulls the image of each before that; of the pull alone it tells only in Events.
+    """
+    staged, environment = pod.container("stage"), pod.container(ENVIRONMENT)
+    begun, unpacked = (staged.started_at, staged.finished_at) if staged else (None, None)
+    runs = environment.started_at if environment else None
     starts = [item.started_at for item in pod.containers if not item.init]
     moments = {
         "scheduling": (pod.created_at, pod.scheduled_at),
-        "stage": (stage.started_at, stage.finished_at) if stage else (None, None),
-        "start": (stage.finished_at if stage else None, max((at for at in starts if at), default=None) if all(starts) else None),
+        "sandbox": (pod.scheduled_at, begun),
+        "stage": (begun, unpacked),
+        "pull": (unpacked, runs),
+        "start": (runs, max((at for at in starts if at), default=None) if all(starts) else None),
     }
     for phase in POD_PHASES:
         begin, end = moments[phase]

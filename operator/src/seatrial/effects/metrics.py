@@ -21,6 +21,7 @@ from seatrial import __version__
 from seatrial.api.evaljob import TERMINAL_PHASES
 from seatrial.api.reasons import Reason
 from seatrial.core.observe import PodView
+from seatrial.core.policy import POLICIES, Budget
 from seatrial.core.rows import Outcome, Row
 from seatrial.core.spans import TOTAL, VERDICT_PHASES, pod_spans
 from seatrial.harbor_errors import ERROR_POLICIES
@@ -169,8 +170,12 @@ class Metrics:
             self.traces.labels(outcome)
         # A counter that appears with its first event hides that event from rates.
         self.trials_ended.labels("scored", "", "")
-        for phase, reason in FIRST_ENDS:
-            self.jobs_ended.labels(phase, reason)
+        for reason, policy in POLICIES.items():
+            self.trials_ended.labels("errored", reason, policy.cause)
+            if policy.budget is not Budget.NONE:
+                self.trials_ended.labels("retried", reason, policy.cause)
+        for phase, end in FIRST_ENDS:
+            self.jobs_ended.labels(phase, end)
         self.heartbeat = 0.0
         """Loop time of the last tick."""
 
