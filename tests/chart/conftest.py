@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -59,7 +60,7 @@ class Helm:
 
     def _run(self, *arguments: str, values: Mapping[str, Any]) -> str:
         done = subprocess.run(
-            [self._program, *arguments], input=yaml.safe_dump(dict(values)), capture_output=True, text=True, timeout=120, check=False
+            [self._program, *arguments], input=json.dumps(values), capture_output=True, text=True, timeout=120, check=False
         )
         if done.returncode != 0:
             raise Refused(done.stderr + done.stdout)

@@ -390,6 +390,12 @@ def in_namespace(name: str) -> dict[str, Any]:
     return {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": name}}}
 
 
+def own_pods(component: str) -> dict[str, Any]:
+    """Of the release itself, not everything in its namespace."""
+    labels = {"app.kubernetes.io/instance": "seatrial", "app.kubernetes.io/component": component}
+    return {**in_namespace("seatrial-system"), "podSelector": {"matchLabels": labels}}
+
+
 @pytest.mark.parametrize(
     ("endpoint", "peer", "port"),
     [
@@ -419,6 +425,43 @@ def test_a_trial_without_network_reaches_the_store_and_dns_only(helm: Helm, endp
     ]
 
 
+def test_trials_and_operator_each_reach_the_store_by_their_own_way(helm: Helm) -> None:
+    chosen = values(
+        namespaces=["evals"],
+        s3={"endpoint": "http://minio.minio.svc:9000", "presignEndpoint": "http://192.0.2.7:9443"},
+        networkPolicies={"operator": {"create": True}},
+    )
+    objects = helm.objects(chosen)
+    own = {"to": [in_namespace("minio")], "ports": [{"protocol": "TCP", "port": 9000}]}
+    theirs = {"to": [{"ipBlock": {"cidr": "192.0.2.7/32"}}], "ports": [{"protocol": "TCP", "port": 9443}]}
+    assert one(objects, "NetworkPolicy", "seatrial-none")["spec"]["egress"][0] == theirs
+    egress = one(objects, "NetworkPolicy", "seatrial-operator")["spec"]["egress"]
+    assert [rule in egress for rule in (own, theirs)] == [True, True]
+
+
+def test_only_the_stores_own_pods_are_reached_where_it_is_a_part_of_the_release(helm: Helm) -> None:
+    rule = one(helm.objects(PERMUTATIONS["store"]), "NetworkPolicy", "seatrial-none")["spec"]["egress"][0]
+    assert rule["to"] == [own_pods("store")]
+    other = merged(copy.deepcopy(PERMUTATIONS["store"]), {"bundledStore": {"enabled": False}})
+    assert one(helm.objects(other), "NetworkPolicy", "seatrial-none")["spec"]["egress"][0]["to"] == [in_namespace("seatrial-system")]
+
+
+def test_an_operator_that_pins_images_reaches_registries_and_its_tests_reach_it(helm: Helm) -> None:
+    def policy(**site: Any) -> dict[str, Any]:
+        mine = {"create": True, "apiServer": {"cidrs": ["192.0.2.1/32"]}, "metricsFrom": [in_namespace("monitoring")]}
+        spec = one(helm.objects(values(site=site, networkPolicies={"operator": mine})), "NetworkPolicy", "seatrial-operator")["spec"]
+        assert isinstance(spec, dict)
+        return spec
+
+    mirrored = policy(imageMirrors={"docker.io": "mirror.example.com:5000/hub"}, imagePrefix="mirror.example.com:5001")
+    assert [rule for rule in mirrored["egress"] if "to" not in rule] == [
+        {"ports": [{"protocol": "TCP", "port": port} for port in (443, 5000, 5001)]}
+    ]
+    assert [rule for rule in policy(pinImages=False)["egress"] if "to" not in rule] == []
+    labels = {"app.kubernetes.io/instance": "seatrial", "app.kubernetes.io/component": "test"}
+    assert mirrored["ingress"][0]["from"] == [in_namespace("monitoring"), {"podSelector": {"matchLabels": labels}}]
+
+
 @pytest.mark.conforms("H-62")
 def test_a_trial_with_network_does_not_reach_the_cluster_or_metadata_services(helm: Helm) -> None:
     policy = one(helm.objects(values(namespaces=["evals"])), "NetworkPolicy", "seatrial-public")
@@ -440,6 +483,11 @@ def test_notes_say_the_next_command(helm: Helm) -> None:
 
 def test_notes_warn_where_no_network_policy_was_written(helm: Helm) -> None:
     assert "No NetworkPolicy was written: name the namespaces of your trials in networkPolicies.namespaces." in helm.notes(values())
+
+
+def test_notes_warn_where_trials_run_beside_the_operators_secrets(helm: Helm) -> None:
+    warning = "Trials run beside the operator's own Secrets"
+    assert [warning in helm.notes(values(namespaces=[name])) for name in ("seatrial-system", "evals")] == [True, False]
 
 
 def test_crds_are_behind_a_switch(helm: Helm) -> None:
@@ -499,7 +547,7 @@ def test_builds_reach_their_registry_the_store_and_the_world_but_not_the_cluster
     assert policy["spec"]["ingress"] == []
     store, dns, registry, world = policy["spec"]["egress"]
     assert registry == {
-        "to": [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "seatrial-system"}}}],
+        "to": [own_pods("registry")],
         "ports": [{"protocol": "TCP", "port": 5000}],
     }
     trial = one(objects, "NetworkPolicy", "seatrial-public")["spec"]["egress"]
