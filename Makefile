@@ -79,7 +79,7 @@ CLUSTER_TESTS = $(BIN)/python -m pytest -q --reruns 1 --reruns-delay 5 tests/e2e
 test-cluster: venv up images ## tests on the local cluster
 	@$(CLUSTER_TESTS) -m "not deep"
 
-test-deep: venv up images ## the long tests: installation, observability, every command of the documentation, 1,000 trials
+test-deep: venv up images ## the long tests: installation, observability, every command of the documentation
 	@$(CLUSTER_TESTS) -m deep
 
 tutorial: venv up images ## follow the pages from an empty cluster to a gate in CI; writes docs/transcript.md

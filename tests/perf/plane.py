@@ -68,9 +68,10 @@ class Plane:
             self.start("s3")
             self.start("apiserver")
             wait_for("API server", lambda: self.api("GET", "/readyz", parse=False) == b"ok", seconds=90)
+            self._prepare()
+            # After the CRDs: the garbage collector looks for new kinds now and then only.
             for name in ("controller-manager", "scheduler"):
                 self.start(name)
-            self._prepare()
             self.start("kwok")
             self._nodes()
         except BaseException:
@@ -79,6 +80,8 @@ class Plane:
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self._connection is not None:
+            self._connection.close()
         for process in reversed(self.processes.values()):
             process.kill()
             process.wait()
@@ -173,7 +176,8 @@ class Plane:
                     "--controllers=garbage-collector-controller,namespace-controller,serviceaccount-controller,pod-garbage-collector-controller",
                     f"--service-account-private-key-file={pki / 'service-account.key'}",
                     f"--root-ca-file={pki / 'ca.crt'}",
-                    "--use-service-account-credentials=false",
+                    # The garbage collector's own account may delete anything; the controller-manager's user may not even read Pods.
+                    "--use-service-account-credentials=true",
                 ],
                 {},
             ),

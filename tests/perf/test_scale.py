@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from ..e2e.harness import wait_until
 from .handover import final, first_decision
 from .load import NAMESPACE, Load
 from .operator_process import OperatorProcess
 from .plane import Plane, wait_for
 from .stages import Shares
 
-pytestmark = [pytest.mark.cluster, pytest.mark.deep]
+pytestmark = pytest.mark.cluster
 TRIALS = 1000
 TASKS = 10
 KILL_AT = (150, 450, 750)
@@ -69,12 +70,16 @@ def test_a_deleted_job_leaves_nothing(plane: Plane) -> None:
     wait_for("Pods", lambda: len(load.pods()) >= 20, seconds=60)
     plane.api("DELETE", f"/apis/seatrial.dev/v1alpha1/namespaces/{NAMESPACE}/evaljobs/deleted")
 
-    def left() -> list[str]:
+    def left() -> list[tuple[str, str, str]]:
+        """Name, phase and time of deletion."""
         secrets = plane.api("GET", f"/api/v1/namespaces/{NAMESPACE}/secrets")["items"]
         owned = [item for item in (*load.pods(), *secrets) if item["metadata"]["ownerReferences"][0]["name"] == "deleted"]
-        return [item["metadata"]["name"] for item in owned]
+        return [
+            (item["metadata"]["name"], item.get("status", {}).get("phase", ""), item["metadata"].get("deletionTimestamp", ""))
+            for item in owned
+        ]
 
-    wait_for("end of Pods and Secret", lambda: not left(), seconds=60)
+    wait_until(left, lambda seen: not seen, timeout=120, what="end of Pods and Secret", every=1.0)
     assert operator.stop() == 0
 
 
