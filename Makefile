@@ -65,7 +65,7 @@ test-static: venv ## lint, types, layers, generated files
 	@$(BIN)/python -m seatrial.api.crdgen --check
 
 test-unit: venv ## the fast tests: no cluster
-	@SEATRIAL_HARBOR_PYTHON="$$($(BIN)/python -m tests.harbor_python)" $(BIN)/python -m pytest -q tests/unit tests/integration
+	@SEATRIAL_HARBOR_PYTHON="$$($(BIN)/python -m tests.harbor_python)" $(BIN)/python -m pytest -q --numprocesses 2 --dist loadfile tests/unit tests/integration
 
 test-envd: ## the environment's helper, in Go
 	@cd runner-image/envd && test -z "$$(gofmt -l .)" && go vet ./... && go test ./...
@@ -74,7 +74,7 @@ test-chart: venv ## what the chart renders
 	@$(BIN)/python -m pytest -q tests/chart
 
 # One more try for a test that a busy machine disturbed; the report counts it as rerun.
-CLUSTER_TESTS = $(BIN)/python -m pytest -q --reruns 1 --reruns-delay 5 tests/e2e tests/perf
+CLUSTER_TESTS = $(BIN)/python -m pytest -q --durations 20 --reruns 1 --reruns-delay 5 tests/e2e tests/perf
 
 test-cluster: venv up images ## tests on the local cluster
 	@$(CLUSTER_TESTS) -m "not deep"

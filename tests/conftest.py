@@ -1,6 +1,6 @@
 """Record which lines of the conformance checklists each test shows, with its outcome.
 
-One file a test session below ``build/test-results``; ``tests/conformance/report.py`` merges them. Nothing is written by hand.
+One file a process of a test session below ``build/test-results``; ``tests/conformance/report.py`` merges them. Nothing is written by hand.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         record["outcome"] = report.outcome
 
 
-def pytest_sessionfinish(session: pytest.Session) -> None:
+def pytest_sessionfinish() -> None:
     ran = {name: record for name, record in _records.items() if record["outcome"] != "not run"}
-    if ran and not hasattr(session.config, "workerinput"):
+    if ran:
         RESULTS.mkdir(parents=True, exist_ok=True)
         (RESULTS / f"{os.getpid()}.json").write_text(json.dumps(ran, indent=1))
