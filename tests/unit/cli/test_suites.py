@@ -17,7 +17,7 @@ from seatrial.core.naming import job_prefix, plan_key, revision_key
 from seatrial.effects.store import Store
 from seatrial.sdk.cluster import Cluster
 from seatrial.sdk.difference import diff_folders, diff_tasksets
-from seatrial.sdk.garbage import unreferenced_archives
+from seatrial.sdk.garbage import unreferenced_files
 from seatrial.sdk.pack_store import key_of
 from seatrial.sdk.registry import gather
 from seatrial.taskpkg.capture import PackageError
@@ -384,6 +384,36 @@ def test_gc_finds_only_archives_that_nothing_refers_to(
     assert key_of(old) in left
 
 
+def test_gc_finds_only_scripts_that_no_taskset_revision_or_job_names(seatrial: Callable[..., Ran], kube: Any, store: Store) -> None:
+    def script(name: str) -> dict[str, str]:
+        sha256 = hashlib.sha256(name.encode()).hexdigest()
+        stored = {"ref": f"evals/harbor-tasks#metrics/{sha256}/metric.py", "sha256": sha256}
+        store.put(key_of(stored["ref"]), name.encode())
+        return stored
+
+    now, before, named, planned, lost = (script(name) for name in ("now", "before", "named", "planned", "lost"))
+    kube.put(
+        "tasksets",
+        {"metadata": {"name": "set", "namespace": "evals"}, "spec": {"tasks": ["one"], "metricScript": now}, "status": {"revision": 1}},
+    )
+    content = {"members": [], "metricScript": before}
+    _publish_revision(store, kube, "tasksets", "set", content=content, manifest={"key": "filesets/evals/tasksets/set/m.jsonl"})
+    kube.put(
+        "evaljobs",
+        {"metadata": {"name": "new", "namespace": "evals"}, "spec": {"metrics": [{"type": "max"}, {"type": "script", "script": named}]}},
+    )
+    job = kube.put("evaljobs", {"metadata": {"name": "j", "namespace": "evals"}, "spec": {}})
+    plan = {"tasks": [], "scripts": [{"key": key_of(planned["ref"]), "sha256": planned["sha256"], "is_taskset": True}]}
+    store.put(plan_key(job_prefix("evals", "j", job["metadata"]["uid"])), json.dumps(plan).encode())
+    store.put("filesets/evals/harbor-tasks/metrics/notes.txt", b"not ours to judge")
+    listed = seatrial("gc", "--older-than", "0", "-o", "jsonl")
+    assert [json.loads(line)["key"] for line in listed.out.splitlines()] == [key_of(lost["ref"])]
+    assert seatrial("gc").out == ""
+    assert seatrial("gc", "--older-than", "0", "--delete").code == 0
+    left = {entry.key for entry in store.list("filesets/evals/harbor-tasks/metrics/")}
+    assert left == {key_of(item["ref"]) for item in (now, before, named, planned)} | {"filesets/evals/harbor-tasks/metrics/notes.txt"}
+
+
 def test_members_of_a_pinned_taskset_keep_their_archives(
     kube: Any, store: Store, kubeconfig: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -395,7 +425,7 @@ def test_members_of_a_pinned_taskset_keep_their_archives(
     kube.put("tasksets", item)
     _publish_revision(store, kube, "tasksets", "set", content={"members": []}, manifest={"key": "filesets/evals/tasksets/set/m.jsonl"})
     later = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=2)
-    found = unreferenced_archives(Cluster.connect(), store, namespaces=("evals",), older_than=datetime.timedelta(hours=1), now=later)
+    found = unreferenced_files(Cluster.connect(), store, namespaces=("evals",), older_than=datetime.timedelta(hours=1), now=later)
     assert list(found) == []
 
 

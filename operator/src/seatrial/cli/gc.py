@@ -1,4 +1,4 @@
-"""``seatrial gc``: archives that nothing refers to any more."""
+"""``seatrial gc``: archives and metric scripts that nothing refers to any more."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ def gc(
     *,
     cluster: ClusterOptions,
     store: StoreFlags,
-    older_than: Annotated[float, typer.Option("--older-than", metavar="HOURS", help="Leave younger archives alone.")] = 24,
+    older_than: Annotated[float, typer.Option("--older-than", metavar="HOURS", help="Leave younger files alone.")] = 24,
     delete: Annotated[bool, typer.Option("--delete", help="Remove them; without this they are only listed.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """List the archives of a namespace that no task, revision, taskset or job refers to; with --delete, remove them.
+    """List the archives and metric scripts of a namespace that no task, taskset, revision or job refers to; with --delete, remove them.
 
-    Deleting a Task never deletes its archive: others may share it.
+    Deleting a Task or a Taskset never deletes what it names: others may share it.
 
     \b
     Example:
@@ -30,12 +30,12 @@ def gc(
 
     from seatrial.cli.console import note, show
     from seatrial.cli.output import Column, dump
-    from seatrial.sdk.garbage import unreferenced_archives
+    from seatrial.sdk.garbage import unreferenced_files
 
     session = Session(cluster, store)
     now = datetime.datetime.now(datetime.UTC)
     found = list(
-        unreferenced_archives(
+        unreferenced_files(
             session.cluster,
             session.store,
             namespaces=(session.cluster.namespace,),
@@ -43,7 +43,7 @@ def gc(
             now=now,
         )
     )
-    columns = [Column("ARCHIVE", lambda item: item["key"]), Column("BYTES", lambda item: item["size"])]
+    columns = [Column("FILE", lambda item: item["key"]), Column("BYTES", lambda item: item["size"])]
     records = [{"key": entry.key, "size": entry.size} for entry in found]
     if records or output is not Output.TABLE:
         show(dump(records, output, columns=columns))
@@ -51,4 +51,4 @@ def gc(
         for entry in found:
             session.store.delete(entry.key)
     verb = "removed" if delete else "unreferenced; --delete removes them"
-    note(f"{len(found)} archives, {sum(entry.size for entry in found)} bytes {verb}")
+    note(f"{len(found)} files, {sum(entry.size for entry in found)} bytes {verb}")
