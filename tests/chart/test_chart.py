@@ -319,7 +319,8 @@ def test_the_operator_understands_what_the_chart_tells_it(helm: Helm) -> None:
     )
     mounts = {item["name"]: item["mountPath"] for item in container["volumeMounts"]}
     assert (settings.s3_credentials_dir, settings.s3_web_identity_token_file) == (mounts["s3"], f"{mounts['web-identity']}/token")
-    assert (settings.max_pods, settings.otlp_header_map()) == (200, {"name": "from a Secret"})
+    assert (settings.webhook_token_file, settings.otlp_headers_file) == (f"{mounts['webhook']}/token", f"{mounts['tracing']}/headers")
+    assert settings.max_pods == 200
 
 
 def test_secrets_reach_only_the_operator_and_only_by_reference(helm: Helm) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from seatrial.effects.credentials import FileCredentials
+from seatrial.effects.credentials import FileCredentials, headers_of
 from seatrial.effects.store import Store, StoreSettings, WebIdentitySettings
 from seatrial.errors import Forbidden, Unavailable
 
@@ -32,6 +32,23 @@ def write(folder: Path, access: str, secret: str) -> Path:
         if not (folder / name).is_symlink():
             (folder / name).symlink_to(f"..data/{name}")
     return folder
+
+
+def test_headers_are_pairs_of_the_file_as_it_is_then_and_never_shown(tmp_path: Path) -> None:
+    file = tmp_path / "headers"
+    headers = headers_of(str(file))
+    for text, expected in (
+        ("Authorization=Bearer hidden=,X-Scope=evals\n", {"Authorization": "Bearer hidden=", "X-Scope": "evals"}),
+        ("Authorization=Bearer new", {"Authorization": "Bearer new"}),
+        ("", {}),
+    ):
+        file.write_text(text)
+        assert headers() == expected
+    file.write_text("Bearer hidden")
+    with pytest.raises(Unavailable, match="does not hold NAME=VALUE") as refused:
+        headers()
+    assert "hidden" not in str(refused.value)
+    assert headers_of("")() == {}
 
 
 def test_a_rotated_key_is_used_by_the_next_call_and_the_next_signature(store_settings: StoreSettings, tmp_path: Path) -> None:

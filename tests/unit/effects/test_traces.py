@@ -30,7 +30,7 @@ def counted(metrics: Metrics) -> dict[str, float]:
 
 
 def tracer(url: str, metrics: Metrics, **headers: str) -> Tracer:
-    return Tracer(url, headers=headers, metrics=metrics, batch_seconds=30, first_pause_seconds=0.01)
+    return Tracer(url, headers=lambda: headers, metrics=metrics, batch_seconds=30, first_pause_seconds=0.01)
 
 
 def tell(subject: Tracer, row: Row = ROW) -> None:

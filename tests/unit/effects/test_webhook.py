@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
 from seatrial.effects.clock import SystemClock
+from seatrial.effects.credentials import bearer_of
 from seatrial.effects.metrics import Metrics
 from seatrial.effects.webhook import PENDING, Webhook
 from tests.receiver import Receiver, receiving
@@ -39,13 +41,14 @@ def counted(metrics: Metrics) -> dict[str, float]:
     return {outcome: metrics.webhooks.labels(outcome)._value.get() for outcome in ("posted", "failed", "dropped")}
 
 
-def hook(url: str, metrics: Metrics, *, token: str | None = None) -> Webhook:
-    return Webhook(url, token=token, clock=FixedClock(), metrics=metrics, first_pause_seconds=0.01)
+def hook(url: str, metrics: Metrics, *, token_file: str = "") -> Webhook:
+    return Webhook(url, headers=bearer_of(token_file), clock=FixedClock(), metrics=metrics, first_pause_seconds=0.01)
 
 
-async def test_an_end_is_one_cloudevent_with_the_scores(receiver: Receiver) -> None:
-    metrics = Metrics()
-    sender = hook(receiver.url, metrics, token="secret")
+async def test_an_end_is_one_cloudevent_with_the_scores(receiver: Receiver, tmp_path: Path) -> None:
+    metrics, token = Metrics(), tmp_path / "token"
+    token.write_text("secret\n")
+    sender = hook(receiver.url, metrics, token_file=str(token))
     sender.job_ended(BODY, STATUS)
     await sender.flush()
     ((kind, authorization, content),) = receiver.got
@@ -62,6 +65,20 @@ async def test_an_end_is_one_cloudevent_with_the_scores(receiver: Receiver) -> N
     }
     assert (data["phase"], data["reason"], data["mean"], data["trials"]) == ("Completed", "AllScored", "0.750", {"total": 4, "scored": 4})
     assert counted(metrics) == {"posted": 1, "failed": 0, "dropped": 0}
+
+
+async def test_a_rotated_token_is_sent_with_the_next_try_and_a_missing_one_is_a_failure(receiver: Receiver, tmp_path: Path) -> None:
+    metrics, token = Metrics(), tmp_path / "token"
+    sender = hook(receiver.url, metrics, token_file=str(token))
+    for text in ("old", "new"):
+        token.write_text(text)
+        sender.job_ended(BODY, STATUS)
+        await sender.flush()
+    token.unlink()
+    sender.job_ended(BODY, STATUS)
+    await sender.flush()
+    assert [authorization for _, authorization, _ in receiver.got] == ["Bearer old", "Bearer new"]
+    assert counted(metrics) == {"posted": 2, "failed": 1, "dropped": 0}
 
 
 @pytest.mark.parametrize(

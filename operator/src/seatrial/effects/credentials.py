@@ -1,11 +1,12 @@
-"""Credentials of the object store that change while the process runs: files of a mounted Secret, and a web identity.
+"""Credentials that change while the process runs: files of mounted Secrets, and a web identity.
 
-Why providers: the client asks for credentials with each request and each signature, so that a rotated key is used without a restart.
+Why providers and functions: whoever sends a request asks for credentials with each one, so that a rotated key is used without a restart.
 """
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 from xml.etree.ElementTree import ParseError
@@ -20,6 +21,35 @@ from seatrial.errors import Unavailable
 ACCESS_KEY: Final = "accessKey"
 SECRET_KEY: Final = "secretKey"
 _READS: Final = 5
+
+
+Headers = Callable[[], Mapping[str, str]]
+"""Headers of one request. Raises Unavailable: they cannot be read, or are none."""
+
+
+def bearer_of(file: str) -> Headers:
+    """The token in ``file`` as it is then; no header without a file."""
+    return lambda: {"Authorization": f"Bearer {_read(file)}"} if file else {}
+
+
+def headers_of(file: str) -> Headers:
+    """The NAME=VALUE,… in ``file`` as they are then; none without a file."""
+
+    def read() -> Mapping[str, str]:
+        items = [item.strip() for item in _read(file).split(",") if item.strip()] if file else []
+        found = dict(item.split("=", 1) for item in items if "=" in item)
+        if len(found) < len(items):
+            raise Unavailable(f"{file} does not hold NAME=VALUE,…")  # the values are secrets
+        return found
+
+    return read
+
+
+def _read(file: str) -> str:
+    try:
+        return Path(file).read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise Unavailable(f"{file} cannot be read: {type(error).__name__}") from error
 
 
 class FileCredentials(Provider):

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final
 
 import aiohttp
+
+from seatrial.effects.credentials import Headers
+from seatrial.errors import Unavailable
 
 ATTEMPTS: Final = 5
 ANSWER_SECONDS: Final = 10.0
 
 
-async def post(url: str, body: bytes, headers: Mapping[str, str], *, may_retry: Callable[[int], bool], first_pause_seconds: float) -> str:
+async def post(
+    url: str, body: bytes, *, content_type: str, headers: Headers, may_retry: Callable[[int], bool], first_pause_seconds: float
+) -> str:
     """What went wrong at last, or empty.
 
     Args:
+        headers: asked for with each try.
         may_retry: whether a status other than 2xx is worth another try; no answer always is.
         first_pause_seconds: doubled with each further try.
     """
@@ -27,12 +33,15 @@ async def post(url: str, body: bytes, headers: Mapping[str, str], *, may_retry: 
                 pause *= 2
             try:
                 # A redirect could lead a key in the headers elsewhere.
-                async with session.post(url, data=body, headers=headers, allow_redirects=False) as answer:
+                sent = {**headers(), "Content-Type": content_type}
+                async with session.post(url, data=body, headers=sent, allow_redirects=False) as answer:
                     if answer.status < 300:
                         return ""
                     fault = f"status {answer.status}"
                     if not may_retry(answer.status):
                         return fault
-            except (aiohttp.ClientError, TimeoutError) as error:
-                fault = type(error).__name__
+            except Unavailable as error:
+                fault = str(error)
+            except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+                fault = type(error).__name__  # a message could show a header
     return fault

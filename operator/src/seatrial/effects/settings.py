@@ -81,11 +81,12 @@ class Settings:
     """How often it is asked for each of them."""
     webhook_url: str = ""
     """Gets a CloudEvent when an EvalJob ends; empty: nobody does."""
-    webhook_token: str | None = field(default=None, repr=False)
+    webhook_token_file: str = ""
+    """Bearer token, read for each post; empty: none is sent."""
     otlp_endpoint: str = ""
     """Base URL of an OTLP/HTTP endpoint that gets a trace of each trial; empty: nobody does."""
-    otlp_headers: tuple[str, ...] = field(default=(), repr=False)
-    """NAME=VALUE, sent with each request."""
+    otlp_headers_file: str = ""
+    """NAME=VALUE,…, read for each request and sent with it; empty: none are sent."""
 
     build_repository: str = ""
     """HOST/NAME to which images of tasks are pushed that have a Dockerfile and no image; empty: the operator does not build."""
@@ -236,17 +237,6 @@ class Settings:
             storage_limit=self.build_storage_limit,
         )
 
-    def otlp_header_map(self) -> Mapping[str, str]:
-        """Headers for traces.
-
-        Raises:
-            InvalidSpec: a pair is none; the values are secrets and are not shown.
-        """
-        found = dict(item.split("=", 1) for item in self.otlp_headers if "=" in item)
-        if len(found) < len(self.otlp_headers):
-            raise InvalidSpec("SEATRIAL_OTLP_HEADERS", "is not NAME=VALUE,…")
-        return found
-
     def limits(self, *, pending_seconds: float) -> Limits:
         """How long Pods of a job may wait."""
         return Limits(
@@ -298,7 +288,6 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
     values.setdefault("identity", f"{socket.gethostname()}_{uuid.uuid4()}")
     settings = Settings(**values)
     settings.builds()
-    settings.otlp_header_map()
     settings.mirrors()
     return settings
 

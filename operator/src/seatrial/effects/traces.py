@@ -17,6 +17,7 @@ from seatrial import __version__
 from seatrial.core.observe import PodView
 from seatrial.core.rows import Row
 from seatrial.core.spans import ROOT, Span, Trace, Value, trace_of
+from seatrial.effects.credentials import Headers
 from seatrial.effects.metrics import Metrics
 from seatrial.effects.post import post
 
@@ -39,14 +40,14 @@ class Tracer:
         self,
         endpoint: str,
         *,
-        headers: Mapping[str, str],
+        headers: Headers,
         metrics: Metrics,
         batch_seconds: float = 1.0,
         first_pause_seconds: float = 1.0,
     ) -> None:
         """``endpoint``: base URL, to which ``/v1/traces`` is appended. ``first_pause_seconds``: doubled with each further try."""
         self._url = f"{endpoint.rstrip('/')}{PATH}" if endpoint else ""
-        self._headers, self._metrics = {**headers, "Content-Type": CONTENT_TYPE}, metrics
+        self._headers, self._metrics = headers, metrics
         self._batch_seconds, self._pause = batch_seconds, first_pause_seconds
         self._waiting: list[Trace] = []
         self._task: asyncio.Task[None] | None = None
@@ -77,7 +78,14 @@ class Tracer:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._hurry.wait(), self._batch_seconds)
             batch, self._waiting = self._waiting[:BATCH], self._waiting[BATCH:]
-            fault = await post(self._url, encode(batch), self._headers, may_retry=_may_retry, first_pause_seconds=self._pause)
+            fault = await post(
+                self._url,
+                encode(batch),
+                content_type=CONTENT_TYPE,
+                headers=self._headers,
+                may_retry=_may_retry,
+                first_pause_seconds=self._pause,
+            )
             self._metrics.traces.labels("failed" if fault else "sent").inc(len(batch))
             if fault:
                 log.warning("traces not sent", extra={"traces": len(batch), "reason": fault})

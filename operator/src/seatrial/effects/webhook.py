@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 from seatrial.api.names import API_VERSION, GROUP
 from seatrial.effects.clock import Clock
+from seatrial.effects.credentials import Headers
 from seatrial.effects.metrics import Metrics
 from seatrial.effects.post import post
 
@@ -29,9 +30,9 @@ PENDING: Final = 100
 class Webhook:
     """Posts ends of jobs; without an address it does nothing."""
 
-    def __init__(self, url: str, *, token: str | None, clock: Clock, metrics: Metrics, first_pause_seconds: float = 1.0) -> None:
-        """``token``: sent as a bearer token. ``first_pause_seconds``: doubled with each further try."""
-        self._url, self._token, self._clock, self._metrics, self._pause = url, token, clock, metrics, first_pause_seconds
+    def __init__(self, url: str, *, headers: Headers, clock: Clock, metrics: Metrics, first_pause_seconds: float = 1.0) -> None:
+        """``first_pause_seconds``: doubled with each further try."""
+        self._url, self._headers, self._clock, self._metrics, self._pause = url, headers, clock, metrics, first_pause_seconds
         self._tasks: set[asyncio.Task[None]] = set()
 
     def job_ended(self, body: Mapping[str, Any], status: Mapping[str, Any]) -> None:
@@ -50,8 +51,14 @@ class Webhook:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _post(self, content: Mapping[str, Any]) -> None:
-        headers = {"Content-Type": CONTENT_TYPE} | ({"Authorization": f"Bearer {self._token}"} if self._token else {})
-        fault = await post(self._url, json.dumps(content).encode(), headers, may_retry=_may_retry, first_pause_seconds=self._pause)
+        fault = await post(
+            self._url,
+            json.dumps(content).encode(),
+            content_type=CONTENT_TYPE,
+            headers=self._headers,
+            may_retry=_may_retry,
+            first_pause_seconds=self._pause,
+        )
         self._metrics.webhooks.labels("failed" if fault else "posted").inc()
         if fault:
             log.warning("webhook not posted", extra={"job": content["subject"], "reason": fault})

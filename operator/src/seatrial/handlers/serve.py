@@ -24,6 +24,7 @@ from seatrial.core.observe import PodView
 from seatrial.effects.aiostore import AsyncStore, ObjectStore
 from seatrial.effects.builds import ImageBuilds
 from seatrial.effects.clock import Clock, SystemClock
+from seatrial.effects.credentials import bearer_of, headers_of
 from seatrial.effects.events import EventPoster
 from seatrial.effects.execute import Executor
 from seatrial.effects.image_pins import ImagePins
@@ -122,8 +123,8 @@ class Operator:
         self._scopes = scopes
         files = AsyncStore(store, concurrency=settings.s3_concurrency, metrics=metrics)
         self.events = EventPoster(kube, clock=clock, metrics=metrics, instance=settings.identity or "operator")
-        self.webhook = Webhook(settings.webhook_url, token=settings.webhook_token, clock=clock, metrics=metrics)
-        self.tracer = Tracer(settings.otlp_endpoint, headers=settings.otlp_header_map(), metrics=metrics)
+        self.webhook = Webhook(settings.webhook_url, headers=bearer_of(settings.webhook_token_file), clock=clock, metrics=metrics)
+        self.tracer = Tracer(settings.otlp_endpoint, headers=headers_of(settings.otlp_headers_file), metrics=metrics)
         writer = StatusWriter(kube, self.cache, self.events, metrics)
         revisions, objects, registry = Revisions(files), Objects(kube), _registry(settings)
         pins = ImagePins(registry, mirrors=settings.mirrors(), clock=clock) if settings.pin_images else None
