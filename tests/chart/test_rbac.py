@@ -24,14 +24,19 @@ def test_the_documented_rights_are_those_of_the_chart(helm: Helm, section: str, 
 
 
 @pytest.mark.parametrize(
-    ("section", "name"), [("With `kueue.enabled`", "seatrial"), ("With `kueue.enabled`, in the cluster", "seatrial-kueue")]
+    ("section", "name", "value"),
+    [
+        ("With `builds.repository`", "seatrial", {"builds": {"repository": "registry.example.com/tasks"}}),
+        ("With `kueue.enabled`", "seatrial", {"kueue": {"enabled": True}}),
+        ("With `kueue.enabled`, in the cluster", "seatrial-kueue", {"kueue": {"enabled": True}}),
+    ],
 )
-def test_the_rights_for_queues_come_with_their_value(helm: Helm, section: str, name: str) -> None:
+def test_further_rights_come_with_their_value(helm: Helm, section: str, name: str, value: dict[str, object]) -> None:
     def given(**chosen: object) -> set[rights.Right]:
         found = bound_to_operator(helm.objects(values(namespaces=["evals"], **chosen)))
         return {right for item in found if item["metadata"]["name"] == name for right in rights.of_rules(item["rules"])}
 
-    assert given(kueue={"enabled": True}) - given() == rights.documented(section)
+    assert given(**value) - given() == rights.documented(section)
 
 
 def test_what_is_used_on_occasion_is_given() -> None:

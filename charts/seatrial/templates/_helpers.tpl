@@ -57,6 +57,12 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 - apiGroups: [""]
   resources: [pods]
   verbs: [get, list, watch, create, delete]
+{{- if .Values.builds.repository }}
+# A Pod that builds an image belongs to all jobs that wait for it.
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [patch]
+{{- end }}
 - apiGroups: [""]
   resources: [secrets]
   verbs: [create]

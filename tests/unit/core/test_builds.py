@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from seatrial.api.reasons import Reason
 from seatrial.contract import StageExit
-from seatrial.core.builds import BuildSettings, Passing, Pushed, build_pod, judge_build
+from seatrial.core.builds import BuildSettings, Passing, Pushed, build_pod, change_owners, judge_build
 from seatrial.core.frozen import FrozenPlan, ImageRole
-from seatrial.core.manifests import PodSettings
-from seatrial.core.trial import Judgement
+from seatrial.core.manifests import PodSettings, placement
+from seatrial.core.observe import format_time
+from seatrial.core.trial import Judgement, failure
 from seatrial.taskpkg.mirrors import Mirrors
 from tests.builders import make_job, make_task
 
@@ -28,9 +31,11 @@ SETTINGS = BuildSettings(
 
 
 PLAN = make_job().plan()
+WAITERS = {PLAN.uid: PLAN.job, "uid-2": "second"}
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
-def make_pod(role: ImageRole = "environment", *, plan: FrozenPlan = PLAN) -> dict[str, Any]:
+def make_pod(role: ImageRole = "environment", *, plan: FrozenPlan = PLAN, waiters: Mapping[str, str] = WAITERS) -> dict[str, Any]:
     return build_pod(
         plan,
         plan.tasks[0],
@@ -40,6 +45,7 @@ def make_pod(role: ImageRole = "environment", *, plan: FrozenPlan = PLAN) -> dic
         timeout_seconds=60.0,
         settings=SETTINGS,
         pods=PodSettings("runner:1", mirrors=Mirrors({"docker.io": "mirror.example/hub"})),
+        waiters=waiters,
     )
 
 
@@ -101,22 +107,39 @@ def test_the_executor_pushes_under_the_key_and_reports_the_digest() -> None:
     assert executor["terminationMessagePolicy"] == "FallbackToLogsOnError"
 
 
-def test_the_pod_is_found_by_job_and_key_and_goes_with_its_job() -> None:
-    plan, meta = PLAN, make_pod()["metadata"]
+def test_the_pod_is_found_by_its_key_and_belongs_to_all_jobs_that_wait_and_to_none_more_than_to_another() -> None:
+    meta = make_pod()["metadata"]
     assert meta["name"] == f"seatrial-build-{KEY}"
-    assert (meta["labels"]["seatrial.dev/role"], meta["labels"]["seatrial.dev/build"], meta["labels"]["seatrial.dev/job"]) == (
-        "build",
-        KEY,
-        plan.uid,
-    )
-    assert [owner["uid"] for owner in meta["ownerReferences"]] == [plan.uid]
+    # Without a job's UID: what a job counts, deletes and waits for are its own Pods.
+    assert meta["labels"] == {
+        "seatrial.dev/role": "build",
+        "seatrial.dev/job-name": "job",
+        "seatrial.dev/task": "bench-task-0",
+        "seatrial.dev/build": KEY,
+    }
+    assert [(owner["name"], owner["uid"], owner["controller"]) for owner in meta["ownerReferences"]] == [
+        ("job", PLAN.uid, False),
+        ("second", "uid-2", False),
+    ]
+
+
+def test_its_owners_become_the_jobs_that_wait() -> None:
+    body = {**make_pod(), "metadata": {**make_pod()["metadata"], "uid": "uid-of-pod"}}
+    assert change_owners(body, WAITERS) is None
+    patch = change_owners(body, {"uid-2": "second", "uid-3": "third"})
+    reference = {**body["metadata"]["ownerReferences"][0], "name": "third", "uid": "uid-3"}
+    assert patch == {"metadata": {"uid": "uid-of-pod", "ownerReferences": [reference, {"$patch": "delete", "uid": PLAN.uid}]}}
+
+
+def test_a_node_that_does_not_answer_keeps_the_pod_no_longer_than_that_of_a_trial() -> None:
+    assert make_pod()["spec"]["tolerations"] == placement(make_job().job_spec())["tolerations"]
 
 
 def ended(
     *, build: dict[str, Any] | None = None, context: dict[str, Any] | None = None, phase: str = "Failed", **status: Any
 ) -> dict[str, Any]:
     """A Pod whose containers ended so."""
-    body: dict[str, Any] = {"status": {"phase": phase, **status}}
+    body: dict[str, Any] = {"metadata": {"name": "seatrial-build-1"}, "status": {"phase": phase, **status}}
     if context is not None:
         body["status"]["initContainerStatuses"] = [{"name": "context", "state": {"terminated": context}}]
     if build is not None:
@@ -125,17 +148,17 @@ def ended(
 
 
 def test_a_pushed_image_is_its_digest() -> None:
-    assert judge_build(ended(build={"exitCode": 0, "message": DIGEST}, phase="Running"), timeout_seconds=60.0) == Pushed(DIGEST)
+    assert judge_build(ended(build={"exitCode": 0, "message": DIGEST}, phase="Running"), timeout_seconds=60.0, now=NOW) == Pushed(DIGEST)
 
 
 @pytest.mark.parametrize("phase", ["Pending", "Running"])
 def test_a_pod_that_goes_on_is_not_judged(phase: str) -> None:
-    assert judge_build(ended(phase=phase), timeout_seconds=60.0) is None
+    assert judge_build(ended(phase=phase), timeout_seconds=60.0, now=NOW) is None
 
 
 def test_a_failed_build_of_a_verifiers_image_names_the_tests_folder() -> None:
     body = ended(build={"exitCode": 1, "message": "INFO[0001] RUN false\nerror building image: exit status 1\n"})
-    end = judge_build(body, role="verifier", dockerfile="FROM a\nRUN false\n", timeout_seconds=60.0)
+    end = judge_build(body, role="verifier", dockerfile="FROM a\nRUN false\n", timeout_seconds=60.0, now=NOW)
     assert isinstance(end, Judgement)
     assert end.error is not None
     assert end.error.message.startswith("tests/Dockerfile line 2, RUN false: ")
@@ -193,7 +216,7 @@ def test_a_failed_build_of_a_verifiers_image_names_the_tests_folder() -> None:
     ],
 )
 def test_a_failed_build_is_a_named_error(body: dict[str, Any], reason: Reason, text: str) -> None:
-    end = judge_build(body, dockerfile="FROM a\nRUN false\n", timeout_seconds=60.0)
+    end = judge_build(body, dockerfile="FROM a\nRUN false\n", timeout_seconds=60.0, now=NOW)
     assert isinstance(end, Judgement)
     assert end.error is not None
     assert (end.error.type, end.error.harbor == "SandboxBuildFailedError", end.valid, end.rewards) == (
@@ -218,4 +241,44 @@ def test_a_failed_build_is_a_named_error(body: dict[str, Any], reason: Reason, t
     ],
 )
 def test_what_is_not_the_tasks_fault_is_worth_another_try(body: dict[str, Any]) -> None:
-    assert isinstance(judge_build(body, timeout_seconds=60.0), Passing)
+    assert isinstance(judge_build(body, timeout_seconds=60.0, now=NOW), Passing)
+
+
+def placed(*, phase: str = "Running", started: timedelta = timedelta(0), deleted: timedelta | None = None) -> dict[str, Any]:
+    """A build's Pod on a node: since when its kubelet knows it, and since when somebody deletes it, both before NOW."""
+    body = make_pod()
+    if deleted is not None:
+        body["metadata"] |= {"deletionTimestamp": format_time(NOW - deleted), "deletionGracePeriodSeconds": 5}
+    body["spec"]["nodeName"] = "n1"
+    terminated = {"terminated": {"exitCode": 143, "message": "INFO[0000] RUN false\n"}} if phase == "Failed" else {"running": {}}
+    containers = [{"name": "build", "state": terminated}]
+    return {**body, "status": {"phase": phase, "startTime": format_time(NOW - started), "containerStatuses": containers}}
+
+
+DEADLINE = timedelta(seconds=make_pod()["spec"]["activeDeadlineSeconds"])
+
+
+@pytest.mark.parametrize(
+    ("body", "is_lost"),
+    [
+        pytest.param(placed(started=DEADLINE + timedelta(seconds=64)), False, id="its kubelet may be ending it"),
+        pytest.param(placed(started=DEADLINE + timedelta(seconds=65)), True, id="its kubelet does not keep the deadline"),
+        # As with trials: the deletion's time holds its grace period once, and is reckoned with it once more.
+        pytest.param(placed(deleted=timedelta(seconds=64)), False, id="it may be ending"),
+        pytest.param(placed(deleted=timedelta(seconds=65)), True, id="it does not end"),
+        pytest.param(placed(phase="Failed", deleted=timedelta(seconds=65)), True, id="it ended and is not taken away"),
+        pytest.param(
+            placed(phase="Failed", deleted=timedelta(seconds=1)), False, id="killed by its deletion, which is no fault of the task"
+        ),
+    ],
+)
+def test_a_pod_whose_node_does_not_answer_is_lost_after_its_time(body: dict[str, Any], is_lost: bool) -> None:
+    end = judge_build(body, dockerfile="FROM a\nRUN false\n", timeout_seconds=60.0, now=NOW)
+    text = f"node n1 did not end the build's Pod seatrial-build-{KEY} in its time: it does not answer"
+    assert end == (Passing(failure(Reason.NODE_LOST, text)) if is_lost else None)
+
+
+def test_an_image_that_was_pushed_is_there_although_its_pod_is_lost() -> None:
+    body = placed(deleted=timedelta(hours=1))
+    body["status"]["containerStatuses"] = [{"name": "build", "state": {"terminated": {"exitCode": 0, "message": DIGEST}}}]
+    assert judge_build(body, timeout_seconds=60.0, now=NOW) == Pushed(DIGEST)

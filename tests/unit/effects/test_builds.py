@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import Any, cast
 
 import pytest
@@ -13,13 +15,14 @@ from seatrial.api.reasons import Reason
 from seatrial.core.builds import BuildSettings, build_pod
 from seatrial.core.frozen import FrozenPlan
 from seatrial.core.manifests import PodSettings
+from seatrial.core.observe import format_time
 from seatrial.core.plan import ImageWait
 from seatrial.core.trial import Judgement
 from seatrial.effects import builds
 from seatrial.effects.aiostore import AsyncStore
 from seatrial.effects.builds import ImageBuilds
 from seatrial.effects.clock import SystemClock
-from seatrial.effects.kube import Kube
+from seatrial.effects.kube import Kube, MissingRight
 from seatrial.effects.metrics import Metrics
 from seatrial.effects.registry import Registry
 from seatrial.errors import AlreadyExists, NotFound, Unavailable
@@ -45,21 +48,72 @@ class Api:
         self.pods: dict[str, dict[str, Any]] = {}
         self.ends = list(ends)
         self.created = 0
+        self.graces: list[int] = []
+        """Of the deletions, in seconds."""
+        self.is_cut_off = False
+        """No kubelet answers: only a deletion without grace takes a Pod away."""
+        self.may_patch = True
+        self.posting = asyncio.Event()
+        self.posting.set()
+        """Cleared: answers to creates do not come."""
 
-    async def request(self, method: str, path: str, *, params: object = None, body: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def request(
+        self, method: str, path: str, *, params: object = None, body: Mapping[str, Any], content_type: str = ""
+    ) -> Mapping[str, Any]:
         await asyncio.sleep(0)
+        name = path.rpartition("/")[2]
         if method == "DELETE":
-            self.pods.pop(path.rpartition("/")[2], None)
+            self.graces.append(body["gracePeriodSeconds"])
+            if self.is_cut_off and body["gracePeriodSeconds"]:
+                return {}
+            if name in self.pods and self.pods[name]["metadata"]["uid"] == body["preconditions"]["uid"]:
+                del self.pods[name]
             return {}
+        if method == "PATCH":
+            if name not in self.pods:
+                raise NotFound(name)
+            return self.patch(self.pods[name], body, content_type)
         name = body["metadata"]["name"]
         if name in self.pods:
             raise AlreadyExists(name)
         self.created += 1
         self.pods[name] = {**body, "metadata": {**body["metadata"], "uid": f"uid-{self.created}"}, "status": {"phase": "Pending"}}
+        await self.posting.wait()
         return self.pods[name]
 
-    async def get(self, path: str) -> Mapping[str, Any]:
+    def patch(self, pod: dict[str, Any], body: Mapping[str, Any], content_type: str) -> Mapping[str, Any]:
+        """Owners by UID, as the server merges them."""
+        if not self.may_patch:
+            raise MissingRight("cannot patch resource pods")
+        assert (content_type, body["metadata"]["uid"]) == ("application/strategic-merge-patch+json", pod["metadata"]["uid"])
+        owners = {owner["uid"]: owner for owner in pod["metadata"]["ownerReferences"]}
+        for owner in body["metadata"]["ownerReferences"]:
+            if owner.get("$patch") == "delete":
+                del owners[owner["uid"]]
+            else:
+                owners[owner["uid"]] = owner
+        pod["metadata"] = {**pod["metadata"], "ownerReferences": list(owners.values())}
+        return pod
+
+    def collect(self, *job_uids: str) -> None:
+        """What the garbage collector does when jobs are deleted."""
+        for name, pod in list(self.pods.items()):
+            owners = [owner for owner in pod["metadata"]["ownerReferences"] if owner["uid"] not in job_uids]
+            if not owners:
+                del self.pods[name]
+            else:
+                pod["metadata"] = {**pod["metadata"], "ownerReferences": owners}
+
+    def owners(self) -> list[str]:
+        """UIDs of the one Pod's owners."""
+        (pod,) = self.pods.values()
+        return [owner["uid"] for owner in pod["metadata"]["ownerReferences"]]
+
+    async def get(self, path: str, params: Mapping[str, str] | None = None) -> Mapping[str, Any]:
         await asyncio.sleep(0)
+        if params is not None:
+            assert (path, params) == ("/api/v1/namespaces/evals/pods", {"labelSelector": "seatrial.dev/role=build"})
+            return {"items": list(self.pods.values())}
         name = path.rpartition("/")[2]
         if name not in self.pods:
             raise NotFound(name)
@@ -239,15 +293,27 @@ async def test_a_build_that_was_lost_is_repeated_a_few_times(ends: list[Mapping[
     assert api.created == len(ends)
 
 
-async def test_after_a_restart_the_pod_that_is_at_work_is_taken_over() -> None:
-    api = Api(PUSHED)
-    settings = BuildSettings(repository="registry:5000/tasks", executor_image="executor:1")
-    pods = PodSettings("r:1")
+def leave_pod(api: Api, *, waiters: Mapping[str, str], **status: Any) -> dict[str, Any]:
+    """A Pod of an earlier process."""
     pod = build_pod(
-        PLAN, PLAN.tasks[0], role="environment", key=KEY, archive_url="http://s3/a", timeout_seconds=60, settings=settings, pods=pods
+        PLAN,
+        PLAN.tasks[0],
+        role="environment",
+        key=KEY,
+        archive_url="http://s3/a",
+        timeout_seconds=60,
+        settings=BuildSettings(repository="registry:5000/tasks", executor_image="executor:1"),
+        pods=PodSettings("r:1"),
+        waiters=waiters,
     )
     pod["metadata"]["uid"] = "uid-of-an-earlier-process"
-    api.pods[pod["metadata"]["name"]] = pod
+    api.pods[pod["metadata"]["name"]] = {**pod, "status": status}
+    return pod
+
+
+async def test_after_a_restart_the_pod_that_is_at_work_is_taken_over() -> None:
+    api = Api(PUSHED)
+    leave_pod(api, waiters={PLAN.uid: PLAN.job})
     images = make_builds(api, Tags(), [])
     assert await settle(images) == {}
     assert (images.images("evals", PLAN.tasks[0]), api.created, api.pods) == ({"environment": IMAGE}, 0, {})
@@ -261,3 +327,131 @@ async def test_a_build_that_nobody_waits_for_any_more_ends_and_leaves_no_pod() -
     images.forget(PLAN.uid)
     await until(lambda: not api.pods)
     assert api.created == 1
+
+
+SECOND = replace(PLAN, uid="uid-second", job="second")
+
+
+async def test_a_build_that_two_jobs_wait_for_belongs_to_both_and_outlives_the_first() -> None:
+    api = Api()
+    images = make_builds(api, Tags(), [])
+    images.look(PLAN, SPEC, [0])
+    await until(lambda: api.created == 1)
+    images.look(SECOND, SPEC, [0])
+    await until(lambda: api.owners() == [PLAN.uid, SECOND.uid])
+    # The first job ends ...
+    images.forget(PLAN.uid)
+    await until(lambda: api.owners() == [SECOND.uid])
+    # ... and is deleted.
+    api.collect(PLAN.uid)
+    api.ends.append(PUSHED)
+    assert await settle(images, SECOND) == {}
+    assert (images.images("evals", PLAN.tasks[0]), api.created, api.pods) == ({"environment": IMAGE}, 1, {})
+
+
+@pytest.mark.parametrize("times", [1, 5])
+async def test_a_build_that_went_with_the_job_it_belonged_to_is_begun_anew_for_the_others_and_no_trial_errs(times: int) -> None:
+    api = Api()
+    api.may_patch = False  # as in the moment before the Pod belongs to the second job, for ever
+    images = make_builds(api, Tags(), [])
+    plans = [replace(PLAN, uid=f"uid-{number}") for number in range(times + 1)]
+    images.look(plans[0], SPEC, [0])
+    for plan, later in pairwise(plans):
+        await until(lambda plan=plan: bool(api.pods) and api.owners() == [plan.uid])  # type: ignore[misc]
+        images.look(later, SPEC, [0])
+        images.forget(plan.uid)
+        api.collect(plan.uid)
+    await until(lambda: api.created == times + 1)
+    api.ends.append(PUSHED)
+    assert await settle(images, plans[-1]) == {}
+    assert api.pods == {}
+
+
+async def test_a_build_whose_last_job_leaves_while_its_pod_is_being_created_leaves_no_pod() -> None:
+    api = Api()
+    api.posting.clear()
+    images = make_builds(api, Tags(), [])
+    images.look(PLAN, SPEC, [0])
+    await until(lambda: api.created == 1)
+    images.forget(PLAN.uid)
+    await asyncio.sleep(0)
+    api.posting.set()
+    await until(lambda: not api.pods)
+
+
+async def test_after_a_restart_the_pod_of_jobs_that_have_all_ended_goes_with_the_last_of_them() -> None:
+    api = Api()
+    leave_pod(api, waiters={PLAN.uid: PLAN.job, SECOND.uid: SECOND.job}, phase="Running")
+    images = make_builds(api, Tags(), [])
+    await images.recall(["evals"])
+    images.forget(PLAN.uid)
+    # Were the second job deleted in the meantime, the garbage collector would take the Pod now.
+    await until(lambda: api.owners() == [SECOND.uid])
+    images.forget(SECOND.uid)
+    await until(lambda: not api.pods)
+    assert (api.created, api.graces) == (0, [1])
+
+
+async def test_after_a_restart_the_pod_that_a_job_asks_for_goes_on_although_its_first_job_has_ended() -> None:
+    api = Api()
+    leave_pod(api, waiters={PLAN.uid: PLAN.job, SECOND.uid: SECOND.job}, phase="Running")
+    images = make_builds(api, Tags(), [])
+    await images.recall(["evals"])
+    images.look(SECOND, SPEC, [0])
+    await until(lambda: api.owners() == [SECOND.uid])
+    images.forget(PLAN.uid)
+    api.ends.append(PUSHED)
+    assert await settle(images, SECOND) == {}
+    assert (api.created, api.pods) == (0, {})
+
+
+async def test_a_build_on_a_node_that_is_cut_off_is_given_up_and_made_again() -> None:
+    long_ago = format_time(datetime.now(UTC) - timedelta(days=1))
+    api = Api({"phase": "Running", "startTime": long_ago})
+    api.is_cut_off = True
+    images = make_builds(api, Tags(), [])
+    images.look(PLAN, SPEC, [0])
+    await until(lambda: api.created == 2)
+    api.ends.append(PUSHED)
+    api.is_cut_off = False
+    assert await settle(images) == {}
+    assert (api.graces, api.pods) == ([0, 1], {})
+
+
+async def test_after_a_restart_a_pod_that_its_node_does_not_take_away_holds_nobody_up() -> None:
+    api = Api()
+    api.is_cut_off = True
+    pod = leave_pod(api, waiters={"uid-gone": "gone"}, phase="Running")
+    pod["metadata"] |= {"deletionTimestamp": format_time(datetime.now(UTC) - timedelta(minutes=2)), "deletionGracePeriodSeconds": 5}
+    images = make_builds(api, Tags(), [])
+    images.look(PLAN, SPEC, [0])
+    await until(lambda: api.created == 1)
+    api.ends.append(PUSHED)
+    api.is_cut_off = False
+    assert await settle(images) == {}
+    assert (api.graces, api.pods) == ([0, 1], {})
+
+
+async def test_a_pod_that_does_not_go_away_is_no_fault_of_the_registry() -> None:
+    api = Api()
+    api.is_cut_off = True
+    pod = leave_pod(api, waiters={"uid-gone": "gone"}, phase="Running")
+    pod["metadata"] |= {"deletionTimestamp": format_time(datetime.now(UTC)), "deletionGracePeriodSeconds": 5}
+    images = make_builds(api, Tags(), [])
+    spec = make_job().spec(timeouts={"pending": "1s"}).job_spec()
+    await until(lambda: isinstance(images.look(PLAN, spec, [0]).get(0), Judgement))
+    state = images.look(PLAN, spec, [0])[0]
+    assert isinstance(state, Judgement)
+    assert state.error is not None
+    text = f"the image could not be provided in time: Pod seatrial-build-{KEY} does not go away"
+    assert (state.error.type, state.error.message) == (Reason.IMAGE_BUILDING, text)
+
+
+async def test_a_registry_that_stays_away_is_named() -> None:
+    images = make_builds(Api(), Tags(outages=10_000), [])
+    spec = make_job().spec(timeouts={"pending": "1s"}).job_spec()
+    await until(lambda: isinstance(images.look(PLAN, spec, [0]).get(0), Judgement))
+    state = images.look(PLAN, spec, [0])[0]
+    assert isinstance(state, Judgement)
+    assert state.error is not None
+    assert state.error.type == Reason.REGISTRY_UNAVAILABLE

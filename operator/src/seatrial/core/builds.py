@@ -3,6 +3,9 @@
 It meets Pod Security *baseline*: uid 0 with the runtime's default capabilities and seccomp profile, no privilege, no host path. An init
 container of ours fetches the verified archive and leaves the build context and envd on a volume; kaniko's executor, run by envd, builds and
 pushes. The Pod holds no secret but the push credentials where there are any, and no right to the cluster.
+
+It is no job's own: its owners are the jobs that wait for the image, none of them its controller, so that it outlives the first and the
+garbage collector takes it away with the last.
 """
 
 from __future__ import annotations
@@ -10,17 +13,19 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from seatrial import contract
 from seatrial.api.meta import Quantity
-from seatrial.api.names import GROUP, LABEL_JOB, LABEL_JOB_NAME, LABEL_ROLE, LABEL_TASK, ROLE_BUILD
+from seatrial.api.names import GROUP, LABEL_JOB_NAME, LABEL_ROLE, LABEL_TASK, ROLE_BUILD
 from seatrial.api.reasons import Reason
 from seatrial.contract import StageExit
 from seatrial.core.frozen import FrozenPlan, ImageRole, PlannedTask
-from seatrial.core.manifests import STAGE_SECONDS, PodSettings, owner_reference
+from seatrial.core.manifests import STAGE_SECONDS, PodSettings, node_gone_tolerations, owner_reference
 from seatrial.core.naming import label_value
-from seatrial.core.trial import Judgement, failure, stage_message
+from seatrial.core.observe import parse_pod, parse_time
+from seatrial.core.trial import Judgement, Limits, failure, lost_at, stage_message
 from seatrial.core.trial_input import escape
 from seatrial.taskpkg.buildlog import explain
 
@@ -32,7 +37,9 @@ CONTEXT_DIR: Final = "/seatrial/context"
 EXECUTOR: Final = "/kaniko/executor"
 FOLDERS: Final[Mapping[ImageRole, str]] = {"environment": "environment", "verifier": "tests"}
 """Build contexts in a task."""
+GRACE_SECONDS: Final = 5
 _DIGEST: Final = re.compile(r"\s*(sha256:[0-9a-f]{64})\s*")
+_LIMITS: Final = Limits()
 
 
 class BuildSettings(NamedTuple):
@@ -71,6 +78,8 @@ class Passing(NamedTuple):
     """It failed for a reason outside the task: worth another try."""
 
     judgement: Judgement
+    counts: bool = True
+    """As one of the few tries; what ended before anything was tried does not."""
 
 
 def build_pod_name(key: str) -> str:
@@ -88,15 +97,18 @@ def build_pod(
     timeout_seconds: float,
     settings: BuildSettings,
     pods: PodSettings,
+    waiters: Mapping[str, str],
     pull_secrets: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """The whole Pod. It belongs to the job that needed the image first and goes with it.
+    """The whole Pod.
 
     Args:
+        plan: of the job that asked first; the labels name it and its task, for people.
         role: whose image it is.
         key: of the image, the tag that is pushed.
         archive_url: presigned, of the task's archive.
         timeout_seconds: for the build; the Pod's own deadline is a backstop behind it.
+        waiters: UID -> name of the jobs that wait for the image.
     """
     stage = ("tmp-context", "/tmp")
     return {
@@ -107,21 +119,21 @@ def build_pod(
             "namespace": plan.namespace,
             "labels": {
                 LABEL_ROLE: ROLE_BUILD,
-                LABEL_JOB: plan.uid,
                 LABEL_JOB_NAME: label_value(plan.job),
                 LABEL_TASK: label_value(task.id),
                 LABEL_BUILD: key,
             },
             "annotations": {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"},
-            "ownerReferences": [owner_reference(plan.job, plan.uid)],
+            "ownerReferences": [_reference(name, uid) for uid, name in waiters.items()],
         },
         "spec": {
             "restartPolicy": "Never",
             "activeDeadlineSeconds": int(timeout_seconds) + STAGE_SECONDS + pods.pull_seconds,
-            "terminationGracePeriodSeconds": 5,
+            "terminationGracePeriodSeconds": GRACE_SECONDS,
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
             "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
+            "tolerations": node_gone_tolerations(),
             **({"imagePullSecrets": [{"name": name} for name in pull_secrets]} if pull_secrets else {}),
             "initContainers": [
                 {
@@ -165,6 +177,30 @@ def build_pod(
             ],
         },
     }
+
+
+def _reference(job: str, uid: str) -> dict[str, Any]:
+    return {**owner_reference(job, uid), "controller": False}
+
+
+def owner_uids(body: Mapping[str, Any]) -> frozenset[str]:
+    """UIDs of the jobs that a build's Pod belongs to."""
+    return frozenset(owner["uid"] for owner in body["metadata"].get("ownerReferences") or ())
+
+
+def change_owners(body: Mapping[str, Any], waiters: Mapping[str, str]) -> dict[str, Any] | None:
+    """The strategic merge patch after which the Pod belongs to exactly the jobs that wait; None where it does.
+
+    Args:
+        body: the Pod as the API gives it; its UID goes into the patch, which meets no other Pod of that name.
+        waiters: UID -> name; at least one, for a Pod without an owner is nobody's and stays for ever.
+    """
+    owners = owner_uids(body)
+    if owners == waiters.keys():
+        return None
+    joined = [_reference(name, uid) for uid, name in waiters.items() if uid not in owners]
+    left = [{"$patch": "delete", "uid": uid} for uid in sorted(owners - waiters.keys())]
+    return {"metadata": {"uid": body["metadata"]["uid"], "ownerReferences": joined + left}}
 
 
 _DOCKER_CONFIG: Final = {"key": ".dockerconfigjson", "path": "config.json"}
@@ -232,7 +268,7 @@ _PASSING_STAGE: Final = frozenset({Reason.OBJECT_STORE_UNAVAILABLE, Reason.OBJEC
 
 
 def judge_build(
-    body: Mapping[str, Any], *, role: ImageRole = "environment", dockerfile: str = "", timeout_seconds: float
+    body: Mapping[str, Any], *, role: ImageRole = "environment", dockerfile: str = "", timeout_seconds: float, now: datetime
 ) -> Pushed | Passing | Judgement | None:
     """What a build's Pod says; None while it goes on.
 
@@ -241,14 +277,18 @@ def judge_build(
         role: whose image it is.
         dockerfile: its text, to name the failing line; empty where it is not known.
         timeout_seconds: the limit of the build.
+        now: aware, UTC.
     """
     status = body.get("status") or {}
     states = container_states(body)
     built = states.get(BUILD, {}).get("terminated")
     if built is not None and built.get("exitCode") == 0 and (digest := _DIGEST.fullmatch(built.get("message") or "")):
         return Pushed(digest[1])
-    if status.get("phase") not in ("Failed", "Succeeded"):
-        return None
+    if is_lost(body, now=now):
+        pod = parse_pod(body)
+        return Passing(failure(Reason.NODE_LOST, f"node {pod.node} did not end the build's Pod {pod.name} in its time: it does not answer"))
+    if body["metadata"].get("deletionTimestamp") or status.get("phase") not in ("Failed", "Succeeded"):
+        return None  # how the containers of a Pod end that somebody deletes is no fault of the task
     why = " ".join(f"{status.get('reason', '')} {status.get('message', '')}".split())[:300]
     fault = explain(dockerfile, (built or {}).get("message") or "")
     at = f"{FOLDERS[role]}/{fault.where}"
@@ -270,6 +310,20 @@ def judge_build(
         return failure(Reason.IMAGE_BUILD_FAILED, f"{at}: the build was killed for memory; build with less, or raise the limit")
     judgement = failure(Reason.IMAGE_BUILD_FAILED, f"{at}: {fault.message}")
     return Passing(judgement) if fault.is_passing else judgement
+
+
+def is_lost(body: Mapping[str, Any], *, now: datetime) -> bool:
+    """Whether the node of a build's Pod has not ended it although it had to: nobody will, and nothing may wait for it.
+
+    As with trials (``core.trial.lost_at``), and beyond them by the Pod's own deadline, which only its kubelet can keep.
+    """
+    pod = parse_pod(body)
+    ends = [lost_at(pod, _LIMITS)]
+    started = parse_time((body.get("status") or {}).get("startTime"))
+    if started is not None and not pod.is_terminal:
+        seconds = (body.get("spec") or {}).get("activeDeadlineSeconds")
+        ends.append(started + timedelta(seconds=seconds + GRACE_SECONDS + _LIMITS.lost) if seconds else None)
+    return any(end is not None and now >= end for end in ends)
 
 
 def container_states(body: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

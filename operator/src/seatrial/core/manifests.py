@@ -529,14 +529,18 @@ def volume_limits(settings: PodSettings) -> dict[str, int]:
     return dict.fromkeys((contract.LOGS_AGENT, contract.LOGS_VERIFIER, contract.LOGS_ARTIFACTS), size)
 
 
-def placement(spec: EvalJobSpec) -> dict[str, Any]:
-    """Fields of a Pod's spec that say where it may run and how its images are pulled."""
-    pod = spec.pod
-    gone = [
+def node_gone_tolerations() -> list[dict[str, Any]]:
+    """How long a Pod is left on a node that does not answer."""
+    return [
         {"key": f"node.kubernetes.io/{what}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": NODE_GONE_SECONDS}
         for what in ("not-ready", "unreachable")
     ]
-    body: dict[str, Any] = {"tolerations": gone + [item.raw() for item in pod.tolerations]}
+
+
+def placement(spec: EvalJobSpec) -> dict[str, Any]:
+    """Fields of a Pod's spec that say where it may run and how its images are pulled."""
+    pod = spec.pod
+    body: dict[str, Any] = {"tolerations": node_gone_tolerations() + [item.raw() for item in pod.tolerations]}
     if pod.node_selector:
         body["nodeSelector"] = dict(pod.node_selector)
     if pod.affinity:

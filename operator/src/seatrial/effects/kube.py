@@ -29,6 +29,8 @@ SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 TOKEN_SECONDS: Final = 60.0
 """The kubelet rotates the token file; read it again this often."""
 MERGE_PATCH: Final = "application/merge-patch+json"
+STRATEGIC_PATCH: Final = "application/strategic-merge-patch+json"
+"""Where lists are merged by their keys; for Kubernetes' own kinds only."""
 USER_AGENT: Final = f"seatrial-operator/{__version__}"
 # A watch line holds one object; our own are bounded by etcd's 1.5 MiB.
 LINE_BYTES: Final = 4 * 1024 * 1024

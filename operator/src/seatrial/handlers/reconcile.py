@@ -590,6 +590,7 @@ class JobPass:
         """Remove what is left of Pods, and the object itself when its time to live is over."""
         meta, spec, status = body["metadata"], body["spec"], body["status"]
         uid, now = meta["uid"], self._clock.now()
+        self._images.forget(uid)
         ended = parse_time(status.get("completionTime")) or now
         memory = self._memories.get(uid)
         keep = ended + timedelta(seconds=int((spec.get("pod") or {}).get("keepFailedSeconds") or 0))

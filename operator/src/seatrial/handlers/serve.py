@@ -120,7 +120,7 @@ class Operator:
             )
             for scope in scopes
         )
-        self._scopes = scopes
+        self.scopes = scopes
         files = AsyncStore(store, concurrency=settings.s3_concurrency, metrics=metrics)
         self.events = EventPoster(kube, clock=clock, metrics=metrics, instance=settings.identity or "operator")
         self.webhook = Webhook(settings.webhook_url, headers=bearer_of(settings.webhook_token_file), clock=clock, metrics=metrics)
@@ -130,6 +130,17 @@ class Operator:
         pins = ImagePins(registry, mirrors=settings.mirrors(), clock=clock) if settings.pin_images else None
         pinner = Pinner(files, revisions, objects, settings)
         executor = Executor(kube, files, settings=settings, clock=clock, metrics=metrics)
+        self.images = ImageBuilds(
+            kube,
+            files,
+            registry,
+            settings=settings.builds(),
+            pods=settings.pods(),
+            concurrency=settings.build_concurrency,
+            clock=clock,
+            metrics=metrics,
+            wake=self._pods_changed,
+        )
         self.jobs = JobPass(
             pods=self.informers,
             planner=Planner(files, revisions, objects, pinner, settings, images=pins),
@@ -143,17 +154,7 @@ class Operator:
             webhook=self.webhook,
             tracer=self.tracer,
             workloads=Workloads(kube, enabled=settings.kueue, pods=settings.pods(), clock=clock, ask_seconds=settings.kueue_ask_seconds),
-            images=ImageBuilds(
-                kube,
-                files,
-                registry,
-                settings=settings.builds(),
-                pods=settings.pods(),
-                concurrency=settings.build_concurrency,
-                clock=clock,
-                metrics=metrics,
-                wake=self._pods_changed,
-            ),
+            images=self.images,
         )
         self._passes: dict[str, Callable[[Raw], Awaitable[float | None]]] = {
             TASK: TaskPass(TaskVerifier(files, revisions, settings), writer, clock).run,
@@ -214,7 +215,7 @@ class Operator:
             NotFound: the CRDs are not installed. Other SeatrialErrors: the API.
         """
         for kind in (TASK, TASKSET, EVALJOB):
-            for scope in self._scopes:
+            for scope in self.scopes:
                 began = time.monotonic()
                 bodies = await list_objects(self._kube, kind, scope)
                 self.cache.merge(kind, bodies, began=began, namespace=scope)
@@ -304,6 +305,7 @@ async def _lead(operator: Operator, elector: Elector, health: Health, *, setting
             await elector.release()
             return
         await _install(operator)
+        await operator.images.recall(operator.scopes)
         tasks += [asyncio.create_task(operator.work(), name=f"worker-{number}") for number in range(settings.workers)]
         registry = kopf.OperatorRegistry()
         register(registry=registry, access=access, cache=operator.cache)
