@@ -41,7 +41,7 @@ def test_values_are_read_by_their_kind(variable: str, text: str, field: str, val
     assert getattr(read_settings({**REQUIRED, variable: text}), field) == value
 
 
-@pytest.mark.parametrize("variable", ["SEATRIAL_WORKERS", "SEATRIAL_WRITE_RATE", "SEATRIAL_S3_PATH_STYLE"])
+@pytest.mark.parametrize("variable", ["SEATRIAL_WORKERS", "SEATRIAL_WRITE_RATE", "SEATRIAL_S3_PATH_STYLE", "SEATRIAL_BLOCKED_CIDRS"])
 def test_nonsense_is_refused_by_name(variable: str) -> None:
     with pytest.raises(InvalidSpec, match=variable):
         read_settings({**REQUIRED, variable: "nonsense"})

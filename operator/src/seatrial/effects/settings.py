@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import ipaddress
 import socket
 import typing
 import uuid
@@ -108,6 +109,8 @@ class Settings:
     """Builds at a time, over all jobs."""
     registry_auth_file: str = ""
     """config.json of Docker with the credentials by which the operator asks registries."""
+    blocked_cidrs: tuple[str, ...] = ()
+    """Networks of the cluster: there, registries that only tasks name are not asked."""
 
     namespaces: tuple[str, ...] = ()
     """Namespaces to watch; empty means the whole cluster."""
@@ -212,6 +215,17 @@ class Settings:
         """
         return Mirrors(_pairs("SEATRIAL_IMAGE_MIRRORS", self.image_mirrors), self.image_prefix)
 
+    def blocked_networks(self) -> tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]:
+        """Where nobody is asked on behalf of a task.
+
+        Raises:
+            InvalidSpec: one is no network.
+        """
+        try:
+            return tuple(ipaddress.ip_network(item, strict=False) for item in self.blocked_cidrs)
+        except ValueError as error:
+            raise InvalidSpec("SEATRIAL_BLOCKED_CIDRS", f"names something that is no network: {error}") from error
+
     def builds(self) -> BuildSettings:
         """What the builder of images needs.
 
@@ -289,6 +303,7 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
     settings = Settings(**values)
     settings.builds()
     settings.mirrors()
+    settings.blocked_networks()
     return settings
 
 

@@ -35,7 +35,7 @@ from seatrial.effects.metrics import Metrics
 from seatrial.effects.planning import Planner
 from seatrial.effects.queue import WorkQueue
 from seatrial.effects.references import Objects, list_objects
-from seatrial.effects.registry import Registry, docker_auths
+from seatrial.effects.registry import Reach, Registry, docker_auths, registry_hosts
 from seatrial.effects.revisions import Revisions
 from seatrial.effects.scripts import ScriptRuns
 from seatrial.effects.settings import Settings
@@ -126,7 +126,7 @@ class Operator:
         self.webhook = Webhook(settings.webhook_url, headers=bearer_of(settings.webhook_token_file), clock=clock, metrics=metrics)
         self.tracer = Tracer(settings.otlp_endpoint, headers=headers_of(settings.otlp_headers_file), metrics=metrics)
         writer = StatusWriter(kube, self.cache, self.events, metrics)
-        revisions, objects, registry = Revisions(files), Objects(kube), _registry(settings)
+        revisions, objects, registry = Revisions(files), Objects(kube), registry_client(settings)
         pins = ImagePins(registry, mirrors=settings.mirrors(), clock=clock) if settings.pin_images else None
         pinner = Pinner(files, revisions, objects, settings)
         executor = Executor(kube, files, settings=settings, clock=clock, metrics=metrics)
@@ -250,11 +250,15 @@ class Operator:
             self.queue.add(key)
 
 
-def _registry(settings: Settings) -> Registry:
+def registry_client(settings: Settings) -> Registry:
+    """For what is built already, and for the digests of images that tasks name: those are asked for within the bounds of ``Reach``."""
     builds = settings.builds()
     insecure = (builds.repository.partition("/")[0],) if builds.insecure and builds.repository else ()
     auths = docker_auths(Path(settings.registry_auth_file)) if settings.registry_auth_file else {}
-    return Registry(insecure=insecure, auths=auths, ca=settings.s3_ca)
+    mirrors = settings.mirrors()
+    own = registry_hosts((builds.repository, builds.pull_repository, *mirrors.sources.values(), mirrors.prefix, *auths))
+    reach = Reach(trusted=own, blocked=settings.blocked_networks())
+    return Registry(insecure=insecure, auths=auths, ca=settings.s3_ca, reach=reach)
 
 
 async def serve(*, settings: Settings, access: Access, store: ObjectStore) -> None:
