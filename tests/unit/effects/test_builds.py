@@ -329,6 +329,7 @@ async def test_a_build_that_nobody_waits_for_any_more_ends_and_leaves_no_pod() -
     assert api.created == 1
 
 
+IMPATIENT = make_job().spec(timeouts={"pending": "1s"}).job_spec()
 SECOND = replace(PLAN, uid="uid-second", job="second")
 
 
@@ -438,20 +439,35 @@ async def test_a_pod_that_does_not_go_away_is_no_fault_of_the_registry() -> None
     pod = leave_pod(api, waiters={"uid-gone": "gone"}, phase="Running")
     pod["metadata"] |= {"deletionTimestamp": format_time(datetime.now(UTC)), "deletionGracePeriodSeconds": 5}
     images = make_builds(api, Tags(), [])
-    spec = make_job().spec(timeouts={"pending": "1s"}).job_spec()
-    await until(lambda: isinstance(images.look(PLAN, spec, [0]).get(0), Judgement))
-    state = images.look(PLAN, spec, [0])[0]
+    await until(lambda: isinstance(images.look(PLAN, IMPATIENT, [0]).get(0), Judgement))
+    state = images.look(PLAN, IMPATIENT, [0])[0]
     assert isinstance(state, Judgement)
     assert state.error is not None
     text = f"the image could not be provided in time: Pod seatrial-build-{KEY} does not go away"
     assert (state.error.type, state.error.message) == (Reason.IMAGE_BUILDING, text)
 
 
-async def test_a_registry_that_stays_away_is_named() -> None:
-    images = make_builds(Api(), Tags(outages=10_000), [])
-    spec = make_job().spec(timeouts={"pending": "1s"}).job_spec()
-    await until(lambda: isinstance(images.look(PLAN, spec, [0]).get(0), Judgement))
-    state = images.look(PLAN, spec, [0])[0]
+@pytest.mark.parametrize(
+    ("api", "tags", "reason"),
+    [
+        pytest.param(Api(), Tags(outages=1_000_000), Reason.REGISTRY_UNAVAILABLE, id="a registry that stays away"),
+        pytest.param(Api(), Tags(), Reason.POD_START_TIMEOUT, id="a Pod that does not start"),
+    ],
+)
+async def test_a_job_whose_time_is_over_is_told_why_and_the_others_wait_on(api: Api, tags: Tags, reason: Reason) -> None:
+    woken: list[str] = []
+    images = make_builds(api, tags, woken)
+    images.look(PLAN, IMPATIENT, [0])
+    images.look(SECOND, SPEC, [0])
+    await until(lambda: isinstance(images.look(PLAN, IMPATIENT, [0])[0], Judgement))
+    state = images.look(PLAN, IMPATIENT, [0])[0]
     assert isinstance(state, Judgement)
     assert state.error is not None
-    assert state.error.type == Reason.REGISTRY_UNAVAILABLE
+    assert (state.error.type, PLAN.uid in woken) == (reason, True)
+    images.forget(PLAN.uid)
+    assert isinstance(images.look(SECOND, SPEC, [0])[0], ImageWait)
+    tags.outages = 0
+    await until(lambda: api.created == 1)
+    api.ends.append(PUSHED)
+    assert await settle(images, SECOND) == {}
+    assert (api.created, api.pods) == (1, {})

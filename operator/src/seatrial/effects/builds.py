@@ -56,11 +56,27 @@ Made = str
 
 
 @dataclass(slots=True)
+class _Waiter:
+    """A job that waits or has waited, as long as it wants to."""
+
+    name: str
+    since: float
+    pending_seconds: float
+    lapsed: Judgement | None = None
+    """What it ends with: its time was over before the build's."""
+
+
+@dataclass(slots=True)
 class _Build:
     state: ImageWait | Judgement | Made
     task: asyncio.Task[None] | None = None
-    jobs: dict[str, str] = field(default_factory=dict)
-    """UID -> name of the jobs that wait or have waited for it."""
+    jobs: dict[str, _Waiter] = field(default_factory=dict)
+    """By UID."""
+
+    @property
+    def names(self) -> dict[str, str]:
+        """UID -> name of the jobs."""
+        return {uid: waiter.name for uid, waiter in self.jobs.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +144,7 @@ class ImageBuilds:
         states: dict[int, ImageWait | Judgement] = {}
         for number in tasks:
             task = plan.tasks[number]
-            found = [self._ensure(_Request(plan, spec, task, role, key)).state for role, key in task.builds.items()]
+            found = [self._ensure(_Request(plan, spec, task, role, key)) for role, key in task.builds.items()]
             missing = [state for state in found if not isinstance(state, str)]
             if missing:
                 states[number] = next((state for state in missing if isinstance(state, Judgement)), missing[0])
@@ -170,7 +186,7 @@ class ImageBuilds:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _ensure(self, request: _Request) -> _Build:
+    def _ensure(self, request: _Request) -> ImageWait | Judgement | Made:
         place = (request.plan.namespace, request.key)
         build = self._builds.get(place)
         # A failure holds for the jobs that met it; a later job tries again, because the base image may be there now.
@@ -179,8 +195,9 @@ class ImageBuilds:
             build = _Build(state=ImageWait(Reason.IMAGE_BUILDING, f"{request} is not built yet"))
             self._builds[place] = build
             build.task = asyncio.create_task(self._provide(request, build), name=f"image {request.key[:12]}")
-        build.jobs[request.plan.uid] = request.plan.job
-        return build
+        pending = request.spec.timeouts.pending.seconds
+        waiter = build.jobs.setdefault(request.plan.uid, _Waiter(request.plan.job, self._clock.monotonic(), pending))
+        return waiter.lapsed or build.state
 
     async def _provide(self, request: _Request, build: _Build) -> None:
         began = self._clock.monotonic()
@@ -199,7 +216,7 @@ class ImageBuilds:
                 build.state = outcome
                 break
             failures += outcome.counts
-            if failures >= ATTEMPTS or self._clock.monotonic() - began > request.spec.timeouts.pending.seconds:
+            if failures >= ATTEMPTS or self._lapse(build, outcome.judgement, since=began):
                 build.state = outcome.judgement
                 break
             await asyncio.sleep(PAUSES_SECONDS[min(pauses, len(PAUSES_SECONDS) - 1)])
@@ -214,6 +231,15 @@ class ImageBuilds:
             },
         )
         self._wake_all(build)
+
+    def _lapse(self, build: _Build, judgement: Judgement, *, since: float) -> bool:
+        """End the wait of jobs whose ``timeouts.pending`` is over, reckoned from ``since`` at the earliest; True when nobody waits on."""
+        now = self._clock.monotonic()
+        for uid, waiter in build.jobs.items():
+            if waiter.lapsed is None and now - max(since, waiter.since) > waiter.pending_seconds:
+                waiter.lapsed = judgement
+                self._wake(uid)
+        return all(waiter.lapsed is not None for waiter in build.jobs.values())
 
     def _untried(self, request: _Request, build: _Build, reason: Reason, error: Exception) -> Passing:
         """The registry, the store or the API does not answer, or does not let us in: that passes, or a person acts."""
@@ -251,7 +277,7 @@ class ImageBuilds:
     async def _build(self, request: _Request, build: _Build) -> Pushed | Passing | Judgement:
         namespace, name = request.plan.namespace, build_pod_name(request.key)
         path = core_path("pods", namespace=namespace, name=name)
-        creating = asyncio.create_task(self._create(request, dict(build.jobs)), name=f"create {name}")
+        creating = asyncio.create_task(self._create(request, build.names), name=f"create {name}")
         try:
             body = await asyncio.shield(creating)
         except asyncio.CancelledError:
@@ -271,12 +297,13 @@ class ImageBuilds:
                     timeout_seconds=request.timeout_seconds,
                     now=self._clock.now(),
                 )
-                if end is None and _never_ran(body) and self._clock.monotonic() - began > request.spec.timeouts.pending.seconds:
-                    end = failure(Reason.POD_START_TIMEOUT, f"the build's Pod {name} did not start in time: {_waits_for(body)}")
+                if end is None and _never_ran(body):
+                    late = failure(Reason.POD_START_TIMEOUT, f"the build's Pod {name} did not start in time: {_waits_for(body)}")
+                    end = late if self._lapse(build, late, since=began) else None
                 if end is not None:
                     return end
                 if may_share and not body["metadata"].get("deletionTimestamp"):
-                    may_share = await self._share(path, body, build.jobs)
+                    may_share = await self._share(path, body, build.names)
                 await asyncio.sleep(POLL_SECONDS)
                 owners = owner_uids(body)
                 try:
