@@ -38,13 +38,16 @@ def figure(name: str, value: float, unit: str, *, baseline: float | None = None,
         unit=unit,
         baseline=None if baseline is None else round(baseline, 4),
         ratio=None if not baseline else round(value / baseline, 3),
-        commit=subprocess.run(
-            ["git", "rev-parse", "--short", "HEAD"], cwd=REPOSITORY, capture_output=True, text=True, check=True
-        ).stdout.strip(),
+        commit=_commit(),
         cluster=f"local, {os.cpu_count()} cores, Linux {platform.release().split('-')[0]}",
         command=command,
         note=note,
     )
+
+
+def load_average() -> str:
+    """How busy the machine was in the last minute, the benchmark included: for a figure's note."""
+    return f"load average {os.getloadavg()[0]:.1f}"
 
 
 def _commit() -> str:

@@ -70,8 +70,9 @@ def run(cluster: Cluster, name: str, arguments: argparse.Namespace) -> Figure:
     counted = check(cluster, NAMESPACE, job, trials=arguments.trials, exactly_once=name in HARMLESS)
     seconds = time.monotonic() - started
     print(f"{name}: {kills} kills in {seconds:.0f} s, {arguments.trials} trials, {counted}, {watcher.looks} looks at the Pods", flush=True)
-    note = f"{arguments.trials} trials, {counted['agent runs']} agent runs, {counted['retried']} recorded retries, seed {arguments.seed}"
-    command = f"make chaos CHAOS='--only {name} --kills {arguments.kills} --trials {arguments.trials}'"
+    note = f"{arguments.trials} trials, {counted['agent runs']} agent runs, {counted['retried']} recorded retries"
+    options = f"--only {name} --kills {arguments.kills} --trials {arguments.trials} --pause {arguments.pause:g} --seed {arguments.seed}"
+    command = f"make chaos CHAOS='{options}'"
     return figure(f"kills of {name} without a lost, repeated or leaked trial", kills, "kills", command=command, note=note)
 
 

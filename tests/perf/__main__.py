@@ -2,6 +2,8 @@
 
 python -m tests.perf                        100 and 1,000 trials, then 100 jobs of 10
 python -m tests.perf --trials 10000 --bystanders 10000 --restart 90    one job of that size, and what a restart near its end costs
+python -m tests.perf --trials 2000 --handover    leaders that are killed, paused and stopped, with a second replica
+python -m tests.perf --trials 10000 --live       a leader that is killed while all of them are live Pods
 python -m tests.perf --trials 1000 --profile build/operator.prof
 """
 
@@ -13,8 +15,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from ..bench.record import Figure, figure, record
-from .handover import final, handovers, restart
+from ..bench.record import Figure, figure, load_average, record
+from .handover import final, handover_of_live_pods, handovers, restart
 from .load import Load, Watched
 from .operator_process import OperatorProcess
 from .plane import Plane, wait_for
@@ -22,6 +24,8 @@ from .stages import Shares
 
 TASKS = 10
 LIMIT_SECONDS = 1800
+LONG_BUSY_MS = 7_200_000
+"""Life of Pods that shall not end."""
 
 
 def main() -> None:
@@ -29,7 +33,7 @@ def main() -> None:
     sizes = arguments.trials or [100, 1000]
     command = f"python -m tests.perf {' '.join(sys.argv[1:])}".strip()
     folder = Path(tempfile.mkdtemp(prefix="seatrial-perf-"))
-    with Plane(folder, shares=Shares(busy_ms=arguments.busy_ms), keep=arguments.keep) as plane:
+    with Plane(folder, shares=Shares(busy_ms=LONG_BUSY_MS if arguments.live else arguments.busy_ms), keep=arguments.keep) as plane:
         print(f"control plane at {plane.server}, folder {folder}", flush=True)
         load = Load(plane)
         load.namespace()
@@ -56,6 +60,12 @@ def main() -> None:
 def run(load: Load, operator: OperatorProcess, size: int, arguments: argparse.Namespace, *, command: str) -> OperatorProcess:
     """One load to its end; its figures are recorded as they come, unless a profiler falsifies them. The answer is the last operator."""
     keep = (lambda figures: None) if arguments.profile else record
+    if arguments.live:
+        load.submit(f"live-{size}", tasks=TASKS, attempts=size // TASKS, concurrency=size)
+        operator, found = handover_of_live_pods(load, operator, size, command=command)
+        keep(found)
+        tell(found)
+        return operator
     names = submit(load, size, jobs=arguments.jobs, concurrency=arguments.concurrency)
     if not (arguments.handover or arguments.restart):
         keep(measure(load, operator, names, size, command=command))
@@ -66,13 +76,12 @@ def run(load: Load, operator: OperatorProcess, size: int, arguments: argparse.Na
         keep(measure_until(load, operator, names[0], size * arguments.restart // 100, of=size, command=command))
         operator, found = restart(load, operator, size, command=command)
     keep(found)
-    for item in found:
-        print(f"  {item.name}: {item.value:g} {item.unit}  {item.note}", flush=True)
+    tell(found)
     load.watch(operator, lambda: load.ended(names), seconds=LIMIT_SECONDS)
     print(f"outcomes {dict(load.check(names, trials=size // len(names)))}", flush=True)
     largest = status_size(load, names, label(names, size), command=command)
     keep([largest])
-    print(f"  {largest.name}: {largest.value:g} {largest.unit}", flush=True)
+    tell([largest])
     return operator
 
 
@@ -115,9 +124,13 @@ def status_size(load: Load, names: list[str], text: str, *, command: str) -> Fig
     return figure(f"{text}: status size", size / 1024, "KiB", command=command, note="target < 64")
 
 
-def show(watched: Watched, found: list[Figure]) -> None:
+def tell(found: list[Figure]) -> None:
     for item in found:
         print(f"  {item.name}: {item.value:g} {item.unit}  {item.note}", flush=True)
+
+
+def show(watched: Watched, found: list[Figure]) -> None:
+    tell(found)
     for name, count in watched.requests().items():
         print(f"    {name}: {count:.0f}", flush=True)
     passes = watched.grown("seatrial_pass_seconds_count", kind="EvalJob")
@@ -129,7 +142,7 @@ def figures_of(watched: Watched, trials: int, *, label: str, command: str, part:
     ours = ("pods", "evaljobs", "events", "secrets")
     requests = sum(count for name, count in watched.requests().items() if name.split()[1].partition("/")[0] in ours)
     values: list[tuple[str, float, str, str]] = [
-        ("wall time", watched.seconds, "s", f"{part}machine shared with others"),
+        ("wall time", watched.seconds, "s", f"{part}{load_average()}"),
         ("trials per second", trials / watched.seconds, "1/s", ""),
         ("API requests", requests / trials, "requests/trial", "target <= 2.5"),
         ("CPU of the operator", 1000 * watched.cpu_seconds / trials, "ms/trial", "target <= 10"),
@@ -156,7 +169,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--concurrency", type=int, default=300, help="of each job")
     parser.add_argument("--bystanders", type=int, default=0, help="Tasks that exist beside the ones in use")
     parser.add_argument("--busy-ms", type=int, default=2000, help="shortest life of a Pod")
-    parser.add_argument("--handover", action="store_true", help="replace the leader twice under each load, and measure that instead")
+    parser.add_argument("--handover", action="store_true", help="replace the leader three times under each load, and measure that instead")
+    parser.add_argument("--live", action="store_true", help="make every trial a live Pod, kill the leader then, and measure that instead")
     parser.add_argument(
         "--restart", type=int, metavar="PERCENT", help="kill the operator when so many trials of a load of one job have ended"
     )

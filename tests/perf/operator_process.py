@@ -127,14 +127,17 @@ class OperatorProcess:
 
     def kill(self) -> None:
         """SIGKILL, and wait for its end."""
-        assert self.process is not None
-        self.process.kill()
-        self.process.wait()
+        self.signal(signal.SIGKILL)
+        self.wait()
 
     def stop(self) -> int:
         """SIGTERM, and the exit code."""
+        self.signal(signal.SIGTERM)
+        return self.wait()
+
+    def wait(self) -> int:
+        """The exit code, once it has ended."""
         assert self.process is not None
-        self.process.send_signal(signal.SIGTERM)
         return self.process.wait(timeout=60)
 
     def lines(self, since: float = 0.0) -> list[dict[str, Any]]:

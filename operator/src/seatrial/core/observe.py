@@ -64,7 +64,11 @@ class PodView:
 
     def container(self, name: str) -> ContainerView | None:
         """By name, never by index."""
-        return next((item for item in self.containers if item.name == name), None)
+        # A loop: a pass over ten thousand live Pods asks sixty thousand times.
+        for item in self.containers:
+            if item.name == name:
+                return item
+        return None
 
     @property
     def deleting(self) -> bool:

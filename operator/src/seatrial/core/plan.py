@@ -418,11 +418,11 @@ class _Pass:
 
     def creates(self) -> tuple[CreatePod, ...]:
         """The first waiting trials in plan order that have no live Pod, as many as ``spec.concurrency`` leaves room for."""
-        held = len(self.observed.starting - self._pods.keys())
-        held += sum(self._is_live(pod) and not self._is_kept(pod) for pod in self._pods.values())
+        live = [pod for pod in self._pods.values() if self._is_live(pod)]
+        held = len(self.observed.starting - self._pods.keys()) + sum(not self._is_kept(pod) for pod in live)
         room = min(self.observed.spec.concurrency - held, ACTIONS_PER_PASS)
         # A Pod that failed in part, or was taken away, may still run its agent; after a hand-over there is none.
-        busy = {pod.trial for pod in self._pods.values() if self._is_live(pod)}
+        busy = {pod.trial for pod in live}
         ready = (item for item in self._pending if item[0].name not in busy or handed_over(self.observed.rows.get(item[0].name, ())))
         return tuple(self._create(trial, retry) for trial, retry in itertools.islice(ready, max(0, room)))
 
