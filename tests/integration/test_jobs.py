@@ -595,3 +595,18 @@ async def test_a_task_without_any_score_fails_a_job_that_requires_all_tasks() ->
         message = next(item["message"] for item in seen["conditions"] if item["type"] == "Failed")
         assert message.startswith("no trial of bench/task-1 is scored; 2 of 4 trials scored")
         assert seen["results"]["summary"]
+
+
+async def test_a_job_that_ended_waits_for_no_image_although_its_failed_pods_are_kept() -> None:
+    # A registry that does not answer: the second task's image is waited for.
+    async with world(build_repository="127.0.0.1:1/tasks", build_insecure=True) as made, operator(made) as subject:
+        made.publish("ready")
+        made.publish("waits", image=None)
+        made.taskset("suite", "ready", "waits")
+        made.fate = lambda pod: "errored"
+        made.submit(pod={"keepFailedSeconds": 3600})
+        await wait_until(lambda: made.status().get("trials", {}).get("errored"), lambda errored: errored == 1)
+        assert len(subject.images._builds) == 1
+        made.edit("job", cancel=True)
+        await wait_until(lambda: (made.condition("Finished")[0], subject.images._builds), lambda seen: seen == ("True", {}))
+        assert len(made.pods()) == 1
