@@ -102,7 +102,7 @@ REMEDIES: Final[Mapping[str, str]] = {
     Reason.METRIC_SCRIPT_OUT_OF_MEMORY: "A script has 2 GiB: read the rows one by one.",
     Reason.METRIC_SCRIPT_OUTPUT_INVALID: 'Write one JSON object such as `{"mean": 0.5}` to the path that `-o` gives.',
     Reason.METRIC_SCRIPT_OUTPUT_TOO_LONG: "Write at most 100 numbers, and print what a person can read.",
-    Reason.METRIC_SCRIPT_DEPENDENCIES: "Use the standard library, or run it where uv can fetch packages: `seatrial rescore JOB --script`.",
+    Reason.METRIC_SCRIPT_DEPENDENCIES: "Publish the suite again where `uv` reaches its packages as wheels, or use the standard library.",
     Reason.METRIC_SCRIPT_ISOLATION: "Run it on Linux (x86_64 or arm64), or allow it the network with `--allow-network`.",
     Reason.METRIC_SCRIPT_MISSING: "Publish the taskset again, or correct `metrics[].script`.",
     Reason.METRIC_SCRIPT_LOST: "`seatrial rescore JOB` runs it again; the message says what its last Pod met.",

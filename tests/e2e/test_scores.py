@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from tests.wheels import probe_wheel
+
 from .harness import REPOSITORY, Cluster, unique, wait_until
 
 pytestmark = pytest.mark.cluster
@@ -136,15 +138,17 @@ BAD = {
 }
 
 
-@pytest.mark.conforms("N-160", "N-165", "H-140")
+@pytest.mark.conforms("N-160", "N-162", "N-165", "H-140")
 def test_the_metric_script_of_a_suite_is_published_and_run_unasked(scored: Cluster, tmp_path: Path) -> None:
     suite = tmp_path / "suite"
     shutil.copytree(REPOSITORY / "examples/suites/smoke/hello-pass", suite / "hello-pass")
-    (suite / "metric.py").write_text(MEAN)
+    # Its package comes with it: the Pod has no network.
+    head = f'# /// script\n# dependencies = ["seatrial-probe @ {probe_wheel(tmp_path).as_uri()}"]\n# ///\n'
+    (suite / "metric.py").write_text(f"{head}{MEAN}".replace('"nulls":', '"answer": __import__("seatrial_probe").ANSWER, "nulls":'))
     scored.seatrial("publish", str(suite), "--taskset", "with-script", "--namespace", NAMESPACE)
     job = run(scored, "-d", "with-script", "-a", "oracle", "-k", "2")
     values = {item["name"]: item["value"] for item in job["status"]["scores"] if item["name"].startswith("script.")}
-    assert values == {"script.mean": "1", "script.nulls": "0"}
+    assert values == {"script.mean": "1", "script.nulls": "0", "script.answer": "42"}
     name = job["metadata"]["name"]
     assert "script.mean" in scored.seatrial("results", name, "-n", NAMESPACE).out
     checked = scored.seatrial("rescore", name, "--check", "-n", NAMESPACE)

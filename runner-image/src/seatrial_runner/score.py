@@ -20,12 +20,12 @@ from seatrial import contract
 from seatrial.contract import ScriptError, ScriptInput, ScriptResult, StageExit
 from seatrial.scoring.confine import can_forbid_network, forbid_network
 from seatrial.scoring.script import DEPENDENCIES, FAILED, OUTPUT_INVALID, ScriptFault, ScriptLimits, check_values, compute, dependencies
+from seatrial.scoring.script_archive import ARCHIVE_FILE, MODULES, MOST_BYTES, ArchiveRefused, is_archive, unpack
 from seatrial_runner.faults import print_traceback
 from seatrial_runner.paths import Paths
 from seatrial_runner.presigned import DISK_FULL, Patience, StoreMissing, StoreRefused, StoreTaken, StoreUnavailable, download, upload
 from seatrial_runner.stage import PATIENCE, report_failure
 
-_SCRIPT_BYTES: Final = 1024 * 1024
 _REWARDS_BYTES: Final = 512 * 1024 * 1024
 _END_BYTES: Final = 64 * 1024
 
@@ -34,7 +34,7 @@ def fetch(paths: Paths, environ: Mapping[str, str], *, patience: Patience = PATI
     """Script and rewards, each checked against its digest; returns a ``StageExit``."""
     given = _given(environ)
     wanted = (
-        (contract.VAR_SCRIPT_URL, contract.METRIC_FILE, given["script_sha256"], _SCRIPT_BYTES),
+        (contract.VAR_SCRIPT_URL, contract.METRIC_FILE, given["script_sha256"], MOST_BYTES),
         (contract.VAR_REWARDS_URL, contract.REWARDS_FILE, given["rewards_sha256"], _REWARDS_BYTES),
     )
     for variable, name, sha256, most in wanted:
@@ -56,6 +56,24 @@ def fetch(paths: Paths, environ: Mapping[str, str], *, patience: Patience = PATI
             return report_failure(paths, code, f"{name} cannot be written: {error.strerror or error}")
         if found != sha256:
             return report_failure(paths, StageExit.ARCHIVE_CORRUPT, f"{name} has another sha256 than was stated: publish it again")
+    return _unpack(paths)
+
+
+def _unpack(paths: Paths) -> int:
+    """A script that was published with its packages: what it is made of takes its place."""
+    folder = Path(paths.script)
+    stored, archive = folder / contract.METRIC_FILE, folder / ARCHIVE_FILE
+    if not is_archive(stored):
+        return StageExit.OK
+    try:
+        stored.rename(archive)
+        unpack(archive, folder)
+        archive.unlink()
+    except ArchiveRefused as error:
+        return report_failure(paths, StageExit.ARCHIVE_CORRUPT, f"{contract.METRIC_FILE}: its archive {error}")
+    except OSError as error:
+        code = StageExit.DISK_FULL if error.errno in DISK_FULL else StageExit.INTERNAL
+        return report_failure(paths, code, f"{contract.METRIC_FILE} cannot be unpacked: {error.strerror or error}")
     return StageExit.OK
 
 
@@ -72,15 +90,14 @@ def script(paths: Paths, environ: Mapping[str, str]) -> int:
     values: dict[str, float] | None = None
     error: ScriptError | None = None
     try:
-        source = folder / contract.METRIC_FILE
+        source, modules = folder / contract.METRIC_FILE, folder / MODULES
+        brought = modules if modules.is_dir() else None
         needs = dependencies(source.read_text("utf-8", errors="replace"))
-        if needs:
-            text = (
-                f"needs {', '.join(needs)}, which its Pod cannot fetch: use the standard library, or run it with seatrial rescore --script"
-            )
+        if needs and brought is None:
+            text = f"needs {', '.join(needs)}, which its Pod cannot fetch: publish it with them, or run it with seatrial rescore --script"
             raise ScriptFault(DEPENDENCIES, text)
         limits = ScriptLimits(given["seconds"], given["memory_bytes"])
-        values = compute(source, folder / contract.REWARDS_FILE, scratch=Path(paths.scratch), limits=limits)
+        values = compute(source, folder / contract.REWARDS_FILE, scratch=Path(paths.scratch), limits=limits, modules=brought)
     except ScriptFault as fault:
         error = _error(fault)
     except Exception as fault:  # noqa: BLE001 - the border: whatever the script did to us, there is an answer

@@ -385,13 +385,14 @@ def test_gc_finds_only_archives_that_nothing_refers_to(
 
 
 def test_gc_finds_only_scripts_that_no_taskset_revision_or_job_names(seatrial: Callable[..., Ran], kube: Any, store: Store) -> None:
-    def script(name: str) -> dict[str, str]:
+    def script(name: str, file: str = "metric.py") -> dict[str, str]:
         sha256 = hashlib.sha256(name.encode()).hexdigest()
-        stored = {"ref": f"evals/harbor-tasks#metrics/{sha256}/metric.py", "sha256": sha256}
+        stored = {"ref": f"evals/harbor-tasks#metrics/{sha256}/{file}", "sha256": sha256}
         store.put(key_of(stored["ref"]), name.encode())
         return stored
 
     now, before, named, planned, lost = (script(name) for name in ("now", "before", "named", "planned", "lost"))
+    packed, unpacked = (script(name, "metric.zip") for name in ("packed", "unpacked"))
     kube.put(
         "tasksets",
         {"metadata": {"name": "set", "namespace": "evals"}, "spec": {"tasks": ["one"], "metricScript": now}, "status": {"revision": 1}},
@@ -402,16 +403,19 @@ def test_gc_finds_only_scripts_that_no_taskset_revision_or_job_names(seatrial: C
         "evaljobs",
         {"metadata": {"name": "new", "namespace": "evals"}, "spec": {"metrics": [{"type": "max"}, {"type": "script", "script": named}]}},
     )
+    kube.put("tasksets", {"metadata": {"name": "other", "namespace": "evals"}, "spec": {"tasks": ["one"], "metricScript": packed}})
     job = kube.put("evaljobs", {"metadata": {"name": "j", "namespace": "evals"}, "spec": {}})
     plan = {"tasks": [], "scripts": [{"key": key_of(planned["ref"]), "sha256": planned["sha256"], "is_taskset": True}]}
     store.put(plan_key(job_prefix("evals", "j", job["metadata"]["uid"])), json.dumps(plan).encode())
     store.put("filesets/evals/harbor-tasks/metrics/notes.txt", b"not ours to judge")
     listed = seatrial("gc", "--older-than", "0", "-o", "jsonl")
-    assert [json.loads(line)["key"] for line in listed.out.splitlines()] == [key_of(lost["ref"])]
+    assert {json.loads(line)["key"] for line in listed.out.splitlines()} == {key_of(lost["ref"]), key_of(unpacked["ref"])}
     assert seatrial("gc").out == ""
     assert seatrial("gc", "--older-than", "0", "--delete").code == 0
     left = {entry.key for entry in store.list("filesets/evals/harbor-tasks/metrics/")}
-    assert left == {key_of(item["ref"]) for item in (now, before, named, planned)} | {"filesets/evals/harbor-tasks/metrics/notes.txt"}
+    assert left == {key_of(item["ref"]) for item in (now, before, named, planned, packed)} | {
+        "filesets/evals/harbor-tasks/metrics/notes.txt"
+    }
 
 
 def test_members_of_a_pinned_taskset_keep_their_archives(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import subprocess
 import sys
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,14 +49,15 @@ class ScriptPod:
     def end(self) -> Path:
         return Path(self.paths.script_out) / contract.SCRIPT_END_FILE
 
-    def environ(self, text: str, **changes: Any) -> Mapping[str, str]:
-        self.store.put("script", text.encode())
+    def environ(self, script: str | bytes, **changes: Any) -> Mapping[str, str]:
+        data = script if isinstance(script, bytes) else script.encode()
+        self.store.put("script", data)
         self.store.put("rewards", REWARDS)
         given = {
             "job_uid": "uid",
             "script": 1,
             "retry": 2,
-            "script_sha256": hashlib.sha256(text.encode()).hexdigest(),
+            "script_sha256": hashlib.sha256(data).hexdigest(),
             "rewards_sha256": hashlib.sha256(REWARDS).hexdigest(),
             "seconds": 20.0,
             "memory_bytes": 1 << 30,
@@ -67,9 +70,9 @@ class ScriptPod:
             contract.VAR_SIGNING_KEY: KEY,
         }
 
-    def run(self, text: str, **changes: Any) -> dict[str, Any]:
+    def run(self, script: str | bytes, **changes: Any) -> dict[str, Any]:
         """All three containers; the stored result, its signature checked."""
-        environ = self.environ(text, **changes)
+        environ = self.environ(script, **changes)
         # The script's container holds neither a URL nor the key.
         own = {contract.VAR_INPUT: environ[contract.VAR_INPUT]}
         assert score.fetch(self.paths, environ, patience=PATIENCE) == StageExit.OK
@@ -119,6 +122,35 @@ def test_a_script_that_fails_is_a_result_with_a_named_error(
     assert (found["values"], found["error"]["type"]) == (None, error)
     assert words in found["error"]["message"]
     assert len(found["error"]["message"]) <= contract.SCRIPT_ERROR_CHARS
+
+
+NEEDS = "# /// script\n# dependencies = ['probe']\n# ///\n"
+PACKAGED = {
+    "metric.py": f"{NEEDS}{HEAD}import probe\njson.dump({{'answer': probe.ANSWER}}, open(written, 'w'))\n",
+    "modules/probe.py": "ANSWER = 42\n",
+}
+
+
+def zipped(files: Mapping[str, str]) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        for name, text in files.items():
+            archive.writestr(name, text)
+    return out.getvalue()
+
+
+@pytest.mark.conforms("N-162")
+def test_a_script_that_was_published_with_its_packages_has_them(script_pod: ScriptPod) -> None:
+    found = script_pod.run(zipped(PACKAGED))
+    assert (found["values"], found["error"]) == ({"answer": 42.0}, None)
+    assert sorted(path.name for path in Path(script_pod.paths.script).iterdir()) == ["metric.py", "modules", "rewards.jsonl"]
+
+
+@pytest.mark.parametrize("files", [{}, {"modules/probe.py": ""}, {"../metric.py": ""}], ids=["empty", "no script", "escape"])
+def test_an_archive_that_is_none_of_a_script_is_named(script_pod: ScriptPod, files: Mapping[str, str]) -> None:
+    data = zipped(files) if files else b"PK\x03\x04"
+    assert score.fetch(script_pod.paths, script_pod.environ(data), patience=PATIENCE) == StageExit.ARCHIVE_CORRUPT
+    assert "metric.py: its archive" in json.loads(Path(script_pod.paths.termination_log).read_text())["message"]
 
 
 CHAIN = (

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import textwrap
 import time
-import zipfile
 from pathlib import Path
 
 import pytest
+from tests.wheels import probe_wheel
 
 from seatrial.scoring.script import ScriptFault, ScriptLimits, dependencies
 from seatrial.sdk.metric_script import MetricScriptError, run_script
@@ -155,21 +155,9 @@ def test_a_script_in_another_encoding_is_a_failure_with_its_last_words(tmp_path:
     assert "SyntaxError" in str(error)
 
 
-def wheel(folder: Path) -> Path:
-    """A wheel with one module, made by hand: no registry is asked."""
-    path = folder / "seatrial_probe-1.0-py3-none-any.whl"
-    info = "seatrial_probe-1.0.dist-info"
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("seatrial_probe.py", "ANSWER = 42\n")
-        archive.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: seatrial-probe\nVersion: 1.0\n")
-        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        archive.writestr(f"{info}/RECORD", "")
-    return path
-
-
 @pytest.mark.conforms("N-162")
 def test_inline_dependencies_are_installed_before_the_network_is_gone(tmp_path: Path) -> None:
-    head = f'# /// script\n# dependencies = ["seatrial-probe @ {wheel(tmp_path).as_uri()}"]\n# ///\n'
+    head = f'# /// script\n# dependencies = ["seatrial-probe @ {probe_wheel(tmp_path).as_uri()}"]\n# ///\n'
     path = script(tmp_path, 'import seatrial_probe; write({"answer": seatrial_probe.ANSWER})', head=head)
     assert run_script(path, ROWS) == {"answer": 42.0}
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import subprocess
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.wheels import probe_wheel
 
 from seatrial.api.names import TASK
 from seatrial.effects.store import Store, StoreSettings
@@ -114,6 +117,37 @@ def test_a_suites_metric_script_is_published_with_it_and_goes_with_it(
     (suite / "metric.py").unlink()
     assert run(suite, taskset="smoke").taskset.outcome == "revised"
     assert "metricScript" not in kube.get("tasksets", "smoke")["spec"]
+
+
+@pytest.mark.conforms("N-162")
+def test_the_packages_of_a_metric_script_are_published_with_it_by_their_versions(
+    run: Callable[..., Any], make_task: MakeTask, suite: Path, kube: Any, store: Store
+) -> None:
+    make_task("one")
+    text = f'# /// script\n# dependencies = ["seatrial-probe @ {probe_wheel(suite.parent).as_uri()}"]\n# ///\nimport seatrial_probe\n'
+    (suite / "metric.py").write_text(text)
+    report = run(suite, taskset="smoke")
+    assert report.metric_script_note == ""
+    data = store.get(key_of(report.metric_script["ref"]), max_bytes=100_000)
+    sha256 = hashlib.sha256(data).hexdigest()
+    script = {"ref": f"evals/harbor-tasks#metrics/{sha256}/metric.zip", "sha256": sha256}
+    assert (report.metric_script, kube.get("tasksets", "smoke")["spec"]["metricScript"]) == (script, script)
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        info = "modules/seatrial_probe-1.0.dist-info"
+        assert archive.namelist() == ["metric.py", f"{info}/METADATA", f"{info}/WHEEL", "modules/seatrial_probe.py", "requirements.txt"]
+        assert (archive.read("metric.py"), archive.read("requirements.txt")) == (text.encode(), b"seatrial-probe==1.0\n")
+    assert run(suite, taskset="smoke").taskset.outcome == "unchanged"
+
+
+@pytest.mark.parametrize("requirement", ["seatrial-probe @ file:///no/such-1.0-py3-none-any.whl", "-r /etc/passwd", "not a requirement"])
+def test_a_metric_script_whose_packages_are_not_to_be_had_is_published_alone_and_says_so(
+    run: Callable[..., Any], make_task: MakeTask, suite: Path, requirement: str
+) -> None:
+    make_task("one")
+    (suite / "metric.py").write_text(f'# /// script\n# dependencies = ["{requirement}"]\n# ///\n')
+    report = run(suite, taskset="smoke")
+    assert (report.succeeded, report.metric_script["ref"].rpartition("/")[2]) == (True, "metric.py")
+    assert "its dependencies cannot be installed" in report.metric_script_note
 
 
 def test_a_suites_metric_script_can_be_left_out_and_that_of_a_task_is_none(

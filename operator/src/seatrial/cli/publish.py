@@ -59,6 +59,15 @@ def publish(
     create: Annotated[bool, typer.Option("--create", help="Refuse tasks that exist already.")] = False,
     partial: Annotated[bool, typer.Option("--partial", help="Publish what is good although something is bad.")] = False,
     no_metric_script: Annotated[bool, typer.Option("--no-metric-script", help="Leave the suite's metric.py out.")] = False,
+    metric_platform: Annotated[
+        str | None,
+        typer.Option(
+            "--metric-platform",
+            metavar="PLATFORM",
+            help="Of the nodes, for compiled packages of metric.py, such as aarch64-manylinux_2_28; x86_64 without this.",
+            show_default=False,
+        ),
+    ] = None,
     build: Annotated[bool, typer.Option("--build", help="First build and push what Dockerfiles describe and the registry lacks.")] = False,
     timeout: Annotated[float, typer.Option("--timeout", help="Seconds to wait for verification.")] = 300,
     dry_run: DryRun = False,
@@ -77,6 +86,7 @@ def publish(
 
     from seatrial.cli.console import note, publish_progress
     from seatrial.cli.images import image_build
+    from seatrial.sdk.metric_packages import PLATFORM
     from seatrial.sdk.publish import PublishOptions, SuiteRefused
     from seatrial.sdk.publish import publish as run_publish
     from seatrial.sdk.request import parse_pairs
@@ -98,6 +108,7 @@ def publish(
         partial=partial,
         name_template=name_template,
         metric_script=not no_metric_script,
+        metric_platform=metric_platform or PLATFORM,
         dry_run=dry_run,
         timeout_seconds=timeout,
     )
@@ -166,6 +177,8 @@ def print_report(report: PublishReport, output: Output) -> None:
     note(counts(report))
     if report.metric_script is not None:
         note(f"metric.py {report.metric_script['sha256'][:12]} runs over the rewards of every job on this suite, as script.NAME")
+    if report.metric_script_note:
+        note(f"warning: {printable(report.metric_script_note)}; it is published without its packages, and its Pod cannot fetch them")
     if report.taskset is not None:
         taskset = report.taskset
         pinned = f", revision {taskset.revision}" if taskset.revision else ""

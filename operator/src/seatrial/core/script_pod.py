@@ -34,7 +34,8 @@ MEMORY_MIB: Final = 2048
 """Address space of each process of a script; more is a MemoryError of the script."""
 _LIMIT_MIB: Final = MEMORY_MIB + 256
 """Of its container: what several processes may use together."""
-_VOLUMES: Final = {"script": "768Mi", "out": "1Mi", "tmp-script": "256Mi", "tmp-runner": "16Mi"}
+# ``script`` has the rewards, the script's archive and what that holds, each at its largest, for a moment all three.
+_VOLUMES: Final = {"script": "1152Mi", "out": "1Mi", "tmp-script": "256Mi", "tmp-runner": "16Mi"}
 
 
 class ScriptUrls(NamedTuple):

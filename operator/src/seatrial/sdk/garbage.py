@@ -16,6 +16,7 @@ from seatrial.api.names import EVALJOB, TASK, TASKSET
 from seatrial.core.naming import revisions_prefix
 from seatrial.effects.store import Entry, Store
 from seatrial.errors import NotFound
+from seatrial.scoring.script_archive import ARCHIVE_FILE
 from seatrial.sdk.cluster import Cluster
 from seatrial.sdk.fetch import MANIFEST_BYTES
 from seatrial.sdk.pack_store import ARCHIVE_NAME, key_of
@@ -23,7 +24,9 @@ from seatrial.sdk.results import PLAN_BYTES, JobFiles
 from seatrial.sdk.revisions import DOCUMENT_BYTES
 from seatrial.taskpkg.dataset import METRIC_FILE
 
-_FILE: Final = re.compile(rf"filesets/.+/(?:[0-9a-f]{{64}}/{ARCHIVE_NAME}|metrics/[0-9a-f]{{64}}/{re.escape(METRIC_FILE)})")
+_FILE: Final = re.compile(
+    rf"filesets/.+/(?:[0-9a-f]{{64}}/{ARCHIVE_NAME}|metrics/[0-9a-f]{{64}}/(?:{re.escape(METRIC_FILE)}|{re.escape(ARCHIVE_FILE)}))"
+)
 _REVISION: Final = re.compile(r"[1-9]\d{0,8}\.json")
 
 

@@ -48,30 +48,32 @@ def run_script(
         shutil.copyfile(script, copy)
         given.write_text(rewards_text(rows), "utf-8")
         try:
-            modules = _install(dependencies(copy.read_text("utf-8", errors="replace")), folder / "modules")
+            requirements, modules = dependencies(copy.read_text("utf-8", errors="replace")), None
+            if requirements:
+                install(requirements, modules := folder / "modules")
             return compute(copy, given, scratch=folder, limits=limits, modules=modules, allow_network=allow_network)
         except ScriptFault as fault:
             raise MetricScriptError(fault) from fault
 
 
-def _install(requirements: Sequence[str], target: Path) -> Path | None:
+def install(requirements: Sequence[str], target: Path, *options: str) -> None:
     """Wheels of the requirements below ``target``. Only wheels: building one would run foreign code before any limit holds.
+
+    Args:
+        options: further ones of ``uv pip install``.
 
     Raises:
         ScriptFault: MetricScriptDependencies.
     """
-    if not requirements:
-        return None
     beside = Path(sys.executable).with_name("uv")
     tool = str(beside) if beside.exists() else shutil.which("uv")
     if tool is None:
         raise ScriptFault(DEPENDENCIES, f"needs {', '.join(requirements)}: install uv, which fetches them")
-    options = ("--quiet", "--only-binary", ":all:", "--python", sys.executable, "--target", str(target))
-    command = [tool, "pip", "install", *options, "--", *requirements]
+    fixed = ("--quiet", "--only-binary", ":all:", "--python", sys.executable, "--target", str(target))
+    command = [tool, "pip", "install", *fixed, *options, "--", *requirements]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False)
     except subprocess.TimeoutExpired as error:
         raise ScriptFault(DEPENDENCIES, f"its dependencies were not there after {INSTALL_SECONDS:.0f} s") from error
     if done.returncode != 0:
         raise ScriptFault(DEPENDENCIES, f"its dependencies cannot be installed: {done.stderr[-TAIL_BYTES:].strip()}")
-    return target

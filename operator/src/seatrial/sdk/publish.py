@@ -28,6 +28,8 @@ from seatrial.effects.store import Store, StoreSettings
 from seatrial.errors import InvalidSpec, SeatrialError
 from seatrial.sdk.cluster import Cluster, Raw
 from seatrial.sdk.images import ImageBuild, TaskImage, build_images
+from seatrial.sdk.metric_packages import PLATFORM, pack_script
+from seatrial.sdk.metric_script import MetricScriptError
 from seatrial.sdk.pack_store import Destination, Stored, key_of, pack_and_store
 from seatrial.taskpkg.check import CheckedTask, check_suite, check_tasks
 from seatrial.taskpkg.dataset import METRIC_FILE, check_dataset, metric_script
@@ -92,6 +94,8 @@ class PublishOptions:
     """Object name of a task; ``{name}`` is the one made from the native id, ``{dir}`` that of the folder."""
     metric_script: bool = True
     """Publish the suite's ``metric.py``, so that jobs run it."""
+    metric_platform: str = PLATFORM
+    """Of the nodes that run it, as uv names platforms: for packages of the script that are compiled."""
     metrics: Sequence[str] = ()
     """Aggregates that every job on the Taskset computes, such as those of a registry's dataset."""
     dry_run: bool = False
@@ -159,7 +163,9 @@ class PublishReport:
     taskset: PublishedTaskset | None
     dry_run: bool = False
     metric_script: Mapping[str, str] | None = None
-    """``{ref, sha256}`` of the suite's ``metric.py``."""
+    """``{ref, sha256}`` of the suite's ``metric.py``, or of the archive that it is in with its packages."""
+    metric_script_note: str = ""
+    """Why its packages did not come along; empty where they did, or it needs none."""
     skipped_taskset: bool = False
     """A Taskset was asked for and not written, because a task failed."""
 
@@ -268,7 +274,7 @@ def publish(
             pass
         done = _verified(registered, cluster=cluster, options=options, progress=progress)
     tasks = tuple(sorted((*done, *refused), key=lambda task: str(task.folder)))
-    script = _store_script(suite, options, destination, settings)
+    script, note = _store_script(suite, options, destination, settings)
     taskset = None
     failed = any(task.outcome == "failed" for task in tasks)
     write = options.taskset is not None and (not failed or options.partial)
@@ -282,6 +288,7 @@ def publish(
         taskset,
         options.dry_run,
         metric_script=script,
+        metric_script_note=note,
         skipped_taskset=options.taskset is not None and not write,
     )
 
@@ -645,25 +652,42 @@ def _bare(spec: Mapping[str, Any], name: str) -> Any:
     return ([{"type": item["type"]} for item in value] or None) if isinstance(value, list) else value
 
 
-def _store_script(suite: FoundSuite, options: PublishOptions, destination: Destination, settings: StoreSettings) -> dict[str, str] | None:
-    """``{ref, sha256}`` of the suite's ``metric.py``, once it is in the store; None where there is none, or it is not wanted.
+def _store_script(
+    suite: FoundSuite, options: PublishOptions, destination: Destination, settings: StoreSettings
+) -> tuple[dict[str, str] | None, str]:
+    """``{ref, sha256}`` of the suite's ``metric.py`` in the store, with its packages where they are to be had, and why they are not.
+
+    None where there is none, or it is not wanted.
 
     Raises:
         InvalidSpec: it is too large.
     """
     if not options.metric_script or any(task.path == suite.root for task in suite.tasks):
-        return None
+        return None, ""
     try:
         found = metric_script(suite.root)
     except ValueError as error:
         raise InvalidSpec(METRIC_FILE, str(error)) from error
     if found is None:
-        return None
+        return None, ""
     content, sha256 = found
-    path = f"metrics/{sha256}/{METRIC_FILE}"
-    if not options.dry_run:
-        Store(settings).put_new(destination.key(path), content, content_type="text/x-python")
-    return {"ref": destination.ref(path), "sha256": sha256}
+    name, note = METRIC_FILE, ""
+    with tempfile.TemporaryDirectory(prefix="seatrial-metric-") as folder:
+        stored: bytes | Path = content
+        try:
+            archive = pack_script(content, Path(folder), platform=options.metric_platform)
+            if archive is not None:
+                stored, name = archive, archive.name
+                with archive.open("rb") as file:
+                    sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        except MetricScriptError as error:
+            note = str(error)
+        path = f"metrics/{sha256}/{name}"
+        if not options.dry_run:
+            Store(settings).put_new(
+                destination.key(path), stored, content_type="text/x-python" if name == METRIC_FILE else "application/zip"
+            )
+    return {"ref": destination.ref(path), "sha256": sha256}, note
 
 
 def _members_spec(members: Sequence[PublishedTask], *, cluster: Cluster, options: PublishOptions, settings: StoreSettings) -> Raw:
