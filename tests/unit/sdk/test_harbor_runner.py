@@ -106,6 +106,16 @@ def test_the_list_of_metrics_replaces_the_reward_unless_it_names_it(
         asyncio.run(run_eval(config, suite, task_names=["bench/three"], evaluator=evaluator))
 
 
+def test_only_the_tasks_that_were_asked_for_run_whatever_their_folders_are_called(
+    evaluator: Evaluator, cluster: Any, make_task: MakeTask, suite: Path
+) -> None:
+    for name, folder in (("one", "a*"), ("two", "ab"), ("three", "a[b]")):
+        make_task(name).rename(suite / folder)
+    result = asyncio.run(run_eval(HarborRuntimeConfig(), suite, task_names=["bench/one", "bench/three"], evaluator=evaluator))
+    assert sorted(trial.task_id for trial in result.trials) == ["bench/one", "bench/three"]
+    assert {name for (plural, _, name) in cluster.objects if plural == "tasks"} == {"bench-one", "bench-three"}
+
+
 def test_every_field_of_the_configuration_reaches_the_job(evaluator: Evaluator, kube: Any) -> None:
     config = HarborRuntimeConfig(
         agent_name=None,

@@ -7,6 +7,7 @@ Source: nemo.md 15.1, 28.
 from __future__ import annotations
 
 import asyncio
+import glob
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -168,7 +169,8 @@ def _published(evaluator: Evaluator, root: Path, folders: Sequence[str]) -> list
         SuiteRefused: a task has faults.
         InvalidSpec: a task could not be published.
     """
-    report = evaluator.publish(root, include=tuple(folders))
+    # Names, not patterns: "a*" may be the name of a folder.
+    report = evaluator.publish(root, include=tuple(map(glob.escape, folders)))
     if report.failed:
         raise InvalidSpec("tasks", f"{report.failed[0].folder} could not be published: {report.failed[0].message}")
     return [f"{task.name}#{task.digest}" if task.digest else task.name for task in report.tasks]
