@@ -29,12 +29,12 @@ print("left", flush=True)
 KEPT = pytest.mark.parametrize("namespace", [pytest.param(True, id="where namespaces are"), pytest.param(False, id="where they are not")])
 
 
-def confined(code: str, *arguments: str, namespace: bool = True) -> subprocess.Popen[str]:
+def confined(code: str, *arguments: str, namespace: bool = True, interpreter: str = sys.executable) -> subprocess.Popen[str]:
     """``code`` under a keeper; without ``namespace`` as on a machine that permits none."""
     forbid = "" if namespace else "confine.own_namespace = lambda: False; "
     program = f"import sys; from seatrial.scoring import confine; {forbid}sys.exit(confine.main(sys.argv[1:]))"
     limits = ("0", str(1 << 30), "60", str(1 << 20))
-    command = [sys.executable, "-c", program, *limits, sys.executable, "-I", "-c", code, *arguments]
+    command = [sys.executable, "-c", program, *limits, interpreter, "-I", "-c", code, *arguments]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True)
 
 
@@ -85,6 +85,13 @@ def test_the_keeper_ends_as_the_script_does(code: str, end: int, namespace: bool
     keeper = confined(code, namespace=namespace)
     keeper.communicate(timeout=60)
     assert keeper.returncode == end
+
+
+@KEPT
+def test_a_command_that_cannot_be_run_is_said(namespace: bool) -> None:
+    keeper = confined("pass", namespace=namespace, interpreter="/no/such/python")
+    said, _ = keeper.communicate(timeout=60)
+    assert (keeper.returncode, said) == (1, "seatrial: FileNotFoundError: [Errno 2] No such file or directory\n")
 
 
 @KEPT

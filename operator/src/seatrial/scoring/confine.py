@@ -108,8 +108,15 @@ def main(arguments: Sequence[str]) -> int:
 
 def own_namespace() -> bool:
     """Whether the next child is the first process of a PID namespace; False where that is not permitted, and then nothing has changed."""
-    # Tried in a child first: half of it may succeed.
-    if os.waitstatus_to_exitcode(os.waitpid(_fork(_enter_namespace), 0)[1]) != 0:
+
+    def attempt() -> None:
+        try:
+            _enter_namespace()
+        except OSError:
+            os._exit(1)
+
+    # In a child first: half of it may succeed.
+    if os.waitstatus_to_exitcode(os.waitpid(_fork(attempt), 0)[1]) != 0:
         return False
     _enter_namespace()
     return True
@@ -211,7 +218,7 @@ def _kill(send: Callable[[int, int], None], process: int) -> None:
 
 
 def _fork(work: Callable[[], object]) -> int:
-    """Pid of a child that does ``work`` and ends with 0, or with 1 if it cannot."""
+    """Pid of a child that does ``work`` and ends with 0, or with 1 and what is wrong on standard error."""
     pid = os.fork()
     if pid:
         return pid
@@ -219,6 +226,8 @@ def _fork(work: Callable[[], object]) -> int:
     try:
         work()
         code = 0
+    except Exception as error:  # noqa: BLE001 - the border of the process: what it cannot do is said, whatever it is
+        os.write(2, f"seatrial: {type(error).__name__}: {error}\n".encode("utf-8", "replace"))
     finally:
         os._exit(code)
 
