@@ -193,6 +193,25 @@ def test_scripts_that_loop_allocate_print_or_try_the_network_are_named_and_cost_
     assert [item["error"] and item["error"]["type"] for item in summary["scripts"]] == [*BAD, None]
 
 
+@pytest.mark.deep
+def test_a_script_may_work_for_longer_than_its_pod_may_be_pending(scored: Cluster, finished: dict[str, Any]) -> None:
+    text = f"import time\ntime.sleep(45)\n{MEAN}"
+    sha256 = hashlib.sha256(text.encode()).hexdigest()
+    scored.store().put_new(f"filesets/{NAMESPACE}/harbor-tasks/metrics/{sha256}/metric.py", text.encode())
+    name = unique("slow-script")
+    script = {"ref": f"{NAMESPACE}/harbor-tasks#metrics/{sha256}/metric.py", "sha256": sha256}
+    spec = {
+        "rescore": {"job": finished["metadata"]["name"]},
+        "metrics": [{"type": "script", "script": script}],
+        "timeouts": {"pending": "30s"},
+    }
+    meta = {"name": name, "namespace": NAMESPACE}
+    scored.apply({"apiVersion": "seatrial.dev/v1alpha1", "kind": "EvalJob", "metadata": meta, "spec": spec})
+    status = scored.finished(name, NAMESPACE)["status"]
+    assert [item["type"] for item in status["errors"] if item["type"].startswith("MetricScript")] == []
+    assert {item["name"]: item["value"] for item in status["scores"]}["script.mean"] == "0.55"
+
+
 # --- metrics of a Task -------------------------------------------------------------------------------------------------------------------
 
 SAID = {

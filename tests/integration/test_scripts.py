@@ -249,6 +249,31 @@ async def test_a_script_that_works_longer_than_the_pending_time_is_waited_for() 
         assert made.scripts == [name]
 
 
+async def test_a_pod_that_its_node_never_ends_is_followed_by_one_other() -> None:
+    async with world() as made, operator(made):
+        made.suite(1, metricScript=SET_SCRIPT)
+        made.script_says = lambda pod: None
+        made.submit()
+        first = await running(made)
+
+        def cut_off(pod: Raw) -> None:
+            pod["metadata"] |= {"deletionTimestamp": "2026-01-01T00:00:00Z", "deletionGracePeriodSeconds": 60}
+
+        made.api.change("pods", first, cut_off)
+        second = await running(made, 1)
+        assert (first[-9:], second[-9:]) == ("score-0-0", "score-0-1")
+        # Something wakes the job: no third Pod comes while the second one lives.
+        made.api.change("pods", first, lambda pod: pod["metadata"].update(annotations={"seen": "again"}))
+        made.submit("other", cancel=True)
+        await wait_until(lambda: made.condition("Finished", "other")[0], lambda value: value == "True")
+        assert made.scripts == [first, second]
+        made.save_script_result(made.api.get("pods", second), says(n=1))
+        made.set_ended(second)
+        await wait_until(lambda: made.condition("Finished")[0], lambda value: value == "True")
+        assert scores(made.status())["script.n"] == ("1", 1, 0)
+        assert made.scripts == [first, second]
+
+
 async def test_a_pod_whose_creation_was_not_answered_is_the_scripts_one_pod() -> None:
     async with world() as made, operator(made):
         made.suite(1, metricScript=SET_SCRIPT)
