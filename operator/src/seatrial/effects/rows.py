@@ -10,8 +10,8 @@ import asyncio
 import hashlib
 import logging
 import re
-from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Final, NamedTuple, TypeVar
 
 from seatrial.api.evaljob import EvalJobSpec
 from seatrial.contract import RESULT_BYTES, ContractBroken, verify_result
@@ -30,10 +30,15 @@ log = logging.getLogger(__name__)
 SHARD_BYTES: Final = 256 * 1024 * 1024
 BASE_EVERY: Final = 100
 READS: Final = 16
+CALLS: Final = 32
+"""Of the store at a time, for small objects."""
 ENTRY_BYTES: Final = 1024 * 1024
 
 _SHARD: Final = re.compile(r"(\d{8})\.jsonl")
 _BASE: Final = re.compile(r"base-(\d{8})\.jsonl")
+
+
+Item = TypeVar("Item")
 
 
 class LostRace(Exception):
@@ -173,15 +178,18 @@ async def find_cached(store: AsyncStore, plan: FrozenPlan) -> dict[str, Row]:
     # The digests of 10,000 names take a fifth of a second; the loop goes on meanwhile.
     wanted = await asyncio.to_thread(lambda: {cache_name(plan, trial) for trial in plan.trials})
     present = [name for entry in await store.list(folder) if (name := entry.key.removeprefix(folder)) in wanted]
+    found: dict[str, Row] = {}
 
-    async def read(name: str) -> Row | None:
+    async def read(name: str) -> None:
         try:
-            return decode_entry(await store.get(f"{folder}{name}", max_bytes=ENTRY_BYTES))
+            row = decode_entry(await store.get(f"{folder}{name}", max_bytes=ENTRY_BYTES))
         except (NotFound, InvalidSpec):
-            return None
+            return
+        if row is not None:
+            found[name] = row
 
-    found = await asyncio.gather(*(read(name) for name in present))
-    return {name: row for name, row in zip(present, found, strict=True) if row is not None}
+    await _each(present, read)
+    return found
 
 
 async def index_results(store: AsyncStore, plan: FrozenPlan, by_trial: Mapping[str, Sequence[Row]], *, prefix: str, replace: bool) -> None:
@@ -197,7 +205,8 @@ async def index_results(store: AsyncStore, plan: FrozenPlan, by_trial: Mapping[s
         ended = ((trial, by_trial[trial.name][-1]) for trial in plan.trials if trial.name in by_trial)
         return [(f"{folder}{cache_name(plan, trial)}", encode_entry(row, folder=prefix)) for trial, row in ended if is_reusable(row)]
 
-    async def write(key: str, data: bytes) -> None:
+    async def write(entry: tuple[str, bytes]) -> None:
+        key, data = entry
         if replace:
             await store.put(key, data)
             return
@@ -211,7 +220,18 @@ async def index_results(store: AsyncStore, plan: FrozenPlan, by_trial: Mapping[s
             if known is None:
                 await store.put(key, data)
 
-    await asyncio.gather(*(write(key, data) for key, data in await asyncio.to_thread(entries)))
+    await _each(await asyncio.to_thread(entries), write)
+
+
+async def _each(items: Iterable[Item], work: Callable[[Item], Awaitable[None]]) -> None:
+    """``work`` on every item, a few at a time: as many tasks as items would be one long turn of the loop."""
+    todo = iter(items)
+
+    async def go_on() -> None:
+        for item in todo:
+            await work(item)
+
+    await asyncio.gather(*(go_on() for _ in range(CALLS)))
 
 
 def _type(name: str) -> str:
