@@ -41,3 +41,41 @@ func TestChangedSeesReplacedMovedAndForgedTimesAndNothingElse(t *testing.T) {
 		t.Fatalf("changed of a relative path = %v; want %s", err, kindBadRequest)
 	}
 }
+
+func TestChangedCountsALinkInThePlaceOfAFolderOrFile(t *testing.T) {
+	dir := t.TempDir()
+	bin, preload := filepath.Join(dir, "bin"), filepath.Join(dir, "ld.so.preload")
+	must(t, os.Mkdir(filepath.Join(dir, "own"), 0o755))
+	since := time.Now().Add(-time.Second).UnixNano()
+	must(t, os.Symlink("own", bin))
+	must(t, os.Symlink("own/preload", preload))
+	got, err := testFiles().changed(changedParams{Paths: []string{bin, preload}, Since: since, MaxEntries: 10})
+	must(t, err)
+	if got.Count != 2 || !slices.Equal(got.Names, []string{bin, preload}) {
+		t.Fatalf("changed = %+v; want both links", got)
+	}
+}
+
+func TestChangedRemovesWhatIsNewInACache(t *testing.T) {
+	lib := t.TempDir()
+	must(t, os.MkdirAll(filepath.Join(lib, "p/__pycache__/deep"), 0o755))
+	for _, name := range []string{"p/__pycache__/old.pyc", "p/module.py"} {
+		must(t, os.WriteFile(filepath.Join(lib, name), nil, 0o644))
+	}
+	time.Sleep(20 * time.Millisecond)
+	since := time.Now().Add(-10 * time.Millisecond).UnixNano()
+	for _, name := range []string{"p/__pycache__/new.pyc", "p/__pycache__/deep/new.pyc", "p/own.pyc"} {
+		must(t, os.WriteFile(filepath.Join(lib, name), nil, 0o644))
+	}
+	must(t, os.Symlink("p", filepath.Join(lib, "__pycache__"))) // is in no cache itself
+	got, err := testFiles().changed(changedParams{Paths: []string{lib}, Since: since, MaxEntries: 100, Caches: []string{"__pycache__"}})
+	must(t, err)
+	if want := []string{filepath.Join(lib, "__pycache__"), filepath.Join(lib, "p/own.pyc")}; got.Count != 2 || !slices.Equal(got.Names, want) {
+		t.Fatalf("changed = %+v; want %v", got, want)
+	}
+	left, err := filepath.Glob(filepath.Join(lib, "p/__pycache__/*.pyc"))
+	must(t, err)
+	if want := []string{filepath.Join(lib, "p/__pycache__/old.pyc")}; !slices.Equal(left, want) {
+		t.Fatalf("left in the cache: %v; want %v", left, want)
+	}
+}

@@ -52,6 +52,11 @@ func main() {
 
 func run(argv []string) int {
 	if len(argv) > 0 && filepath.Base(argv[0]) == "seatrial-env" {
+		// Any user may call the file that the stage made setuid by this name too, and the client reads and writes what it is told to.
+		if isSetuid() {
+			logf("seatrial-env is not for a user whom the program makes root")
+			return 2
+		}
 		return runClient(argv[1:])
 	}
 	if len(argv) == 2 && argv[1] == "--version" {
@@ -188,6 +193,7 @@ func buildHello(e *executor) (hello, error) {
 		h.User = bounded(found.name)
 	}
 	h.Home = bounded(lookupEnv(e.environ, "HOME"))
+	h.Path = bounded(lookupEnv(e.environ, "PATH"))
 	h.Shell = bounded(findShell(lookupEnv(e.environ, "PATH")))
 	return h, nil
 }

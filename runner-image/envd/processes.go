@@ -185,14 +185,14 @@ func (t *processTable) read(pid int) (processInfo, bool) {
 }
 
 // parseStat reads /proc/<pid>/stat. The name in parentheses may hold anything, so fields are counted from its last parenthesis.
-// A zombie is not a process any more.
+// A zombie is not a process any more, unless only its first thread has ended and others go on.
 func parseStat(pid int, stat []byte) (processInfo, bool) {
 	open, end := bytes.IndexByte(stat, '('), bytes.LastIndexByte(stat, ')')
 	if open < 0 || end < open {
 		return processInfo{}, false
 	}
 	fields := strings.Fields(string(stat[end+1:]))
-	if len(fields) < 20 || fields[0] == "Z" || fields[0] == "X" {
+	if len(fields) < 20 || fields[0] == "X" || (fields[0] == "Z" && (fields[17] == "0" || fields[17] == "1")) {
 		return processInfo{}, false
 	}
 	ppid, err1 := strconv.Atoi(fields[1])

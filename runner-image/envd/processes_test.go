@@ -10,8 +10,8 @@ import (
 )
 
 type fakeProcess struct {
-	pid, ppid, session, started int
-	state, name, cmdline        string
+	pid, ppid, session, started, threads int
+	state, name, cmdline                 string
 }
 
 func fakeProc(t *testing.T, processes ...fakeProcess) string {
@@ -23,7 +23,8 @@ func fakeProc(t *testing.T, processes ...fakeProcess) string {
 		if p.state == "" {
 			p.state = "S"
 		}
-		stat := fmt.Sprintf("%d (%s) %s %d %d %d 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 %d 0 0", p.pid, p.name, p.state, p.ppid, p.session, p.session, p.started)
+		stat := fmt.Sprintf("%d (%s) %s %d %d %d 0 -1 0 0 0 0 0 0 0 0 0 20 0 %d 0 %d 0 0",
+			p.pid, p.name, p.state, p.ppid, p.session, p.session, max(1, p.threads), p.started)
 		must(t, os.WriteFile(filepath.Join(folder, "stat"), []byte(stat), 0o644))
 		must(t, os.WriteFile(filepath.Join(folder, "status"), []byte("Name:\tx\nUid:\t1000\t0\t0\t0\n"), 0o644))
 		must(t, os.WriteFile(filepath.Join(folder, "cmdline"), []byte(p.cmdline), 0o644))
@@ -42,6 +43,7 @@ func TestProcessesTellLeftoversFromTheImagesOwn(t *testing.T) {
 		fakeProcess{pid: 71, ppid: 70, name: "a) b (c", session: 71, started: 9}, // its detached child
 		fakeProcess{pid: 80, ppid: 50, name: "python", session: 77, started: 9, cmdline: "python3\x00-m\x00http.server\n\xff"},
 		fakeProcess{pid: 81, ppid: 80, name: "dead", state: "Z", session: 77},
+		fakeProcess{pid: 82, ppid: 50, name: "headless", state: "Z", session: 82, threads: 2}, // its first thread has ended
 	)
 	table := &processTable{root: root, self: 50, before: map[int]uint64{60: 5, 80: 1}} // pid 80 was somebody else then
 	got, err := table.list(map[int]bool{70: true})
@@ -49,10 +51,11 @@ func TestProcessesTellLeftoversFromTheImagesOwn(t *testing.T) {
 	for i := range got.Processes {
 		got.Processes[i].session, got.Processes[i].started = 0, 0
 	}
-	want := processList{Total: 6, Processes: []processInfo{
+	want := processList{Total: 7, Processes: []processInfo{
 		{PID: 70, PPID: 50, UID: 1000, Command: "[bash]", Origin: "exec", Active: true},
 		{PID: 71, PPID: 70, UID: 1000, Command: "[a) b (c]", Origin: "exec", Active: true},
 		{PID: 80, PPID: 50, UID: 1000, Command: "python3 -m http.server??", Origin: "exec"},
+		{PID: 82, PPID: 50, UID: 1000, Command: "[headless]", Origin: "exec"},
 		{PID: 1, PPID: 0, UID: 1000, Command: "nginx -g daemon off;", Origin: "image"},
 		{PID: 2, PPID: 1, UID: 1000, Command: "[worker]", Origin: "image"},
 		{PID: 60, PPID: 50, UID: 1000, Command: "[old]", Origin: "image"},

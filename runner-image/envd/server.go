@@ -36,6 +36,7 @@ type hello struct {
 	GID           uint32  `json:"gid"`
 	User          *string `json:"user"`
 	Home          *string `json:"home"`
+	Path          *string `json:"path"`
 	Cwd           string  `json:"cwd"`
 	Shell         *string `json:"shell"`
 	OS            string  `json:"os"`
@@ -69,6 +70,7 @@ var operations = map[string]operation{
 	"remove":    decoded(func(s *server, _ *request, p pathParams) (any, error) { return s.files.remove(p) }),
 	"empty":     decoded(func(s *server, _ *request, p emptyParams) (any, error) { return s.files.empty(p) }),
 	"changed":   decoded(func(s *server, _ *request, p changedParams) (any, error) { return s.files.changed(p) }),
+	"cut-links": decoded(func(s *server, _ *request, p cutLinksParams) (any, error) { return s.files.cutLinks(p) }),
 	"usage":     decoded(func(s *server, _ *request, p usageParams) (any, error) { return s.files.usage(p) }),
 	"processes": func(s *server, _ *request, _ []byte) (any, error) { return s.processes.list(s.exec.running.snapshot()) },
 	"shutdown":  (*server).opShutdown,

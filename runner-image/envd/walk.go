@@ -39,6 +39,8 @@ func (n node) open() (*os.File, error) {
 var (
 	errReplaced = errors.New("was replaced while it was read")
 	errStopWalk = errors.New("stop")
+	// errSkipFolder of a visit leaves out what the folder holds.
+	errSkipFolder = errors.New("skip")
 )
 
 // walkLimits bounds a walk; what it met is told afterwards.
@@ -50,7 +52,8 @@ type walkLimits struct {
 }
 
 // walk visits everything below the folder at start, in order of name, each folder before its content, without following links. Other
-// mounts are visited too: the log folders are mounts. visit ends the walk early with errStopWalk.
+// mounts are visited too: the log folders are mounts. visit ends the walk early with errStopWalk, and leaves out a folder's
+// content with errSkipFolder.
 func walk(start string, limits *walkLimits, visit func(node) error) error {
 	root, err := openFolder(start)
 	if err != nil {
@@ -105,7 +108,11 @@ func walkFolder(folder *os.Root, rel string, depth int, limits *walkLimits, visi
 		}
 		limits.entries++
 		child := node{rel: path.Join(rel, name), parent: folder, name: name, info: info}
-		if err := visit(child); err != nil {
+		err = visit(child)
+		if errors.Is(err, errSkipFolder) {
+			continue
+		}
+		if err != nil {
 			return err
 		}
 		if !info.IsDir() {

@@ -37,6 +37,10 @@ BIN_DIR: Final = "/seatrial/bin"
 CTL_DIR: Final = "/seatrial/ctl"
 """The environment sees all of it, read-only; each runner container only the folder of its own name, so that neither can pose as envd to
 the other."""
+NET_DIR: Final = "/seatrial/net"
+NET_FILES: Final = ("hosts", "resolv.conf")
+"""Copies of ``/etc/hosts`` and ``/etc/resolv.conf`` for the environment. A Pod's containers share those two files, and root may write them:
+whoever renames hosts there would be sent what the other containers say to the object store and to models."""
 RUN_DIR: Final = "/seatrial/run"
 """``agent`` writes the folder ``agent`` and reads the folder ``verifier``, and the other way round: the image may be the user's own."""
 DESK_DIR: Final = "/seatrial/desk"

@@ -73,6 +73,7 @@ class Hello(NamedTuple):
     gid: int
     user: str | None  # its name in /etc/passwd
     home: str | None
+    path: str | None  # the container's PATH
     cwd: str
     shell: str | None  # bash if there is one, else sh, else None: then only argv commands run
     os: str
@@ -166,7 +167,7 @@ class Changed(NamedTuple):
 
     total: int
     names: tuple[str, ...]  # at most ten, cut
-    truncated: bool  # more entries than asked for: the total is a lower bound
+    truncated: bool  # not all could be looked at: the total is a lower bound
 
 
 class GetSummary(NamedTuple):
@@ -295,6 +296,7 @@ def _read_hello(sock: socket.socket, deadline: float) -> Hello:
         gid=wire.take_int(body, "gid", high=2**32 - 1),
         user=optional("user"),
         home=optional("home"),
+        path=optional("path"),
         cwd=wire.take_str(body, "cwd", 4096),
         shell=optional("shell"),
         os=wire.take_str(body, "os", 40),
@@ -756,13 +758,17 @@ class Channel:
         ok = self._ask({"op": "usage", "path": path, "max_entries": max_entries})
         return Usage(wire.take_int(ok, "bytes"), wire.take_int(ok, "entries"), wire.take_bool(ok, "truncated"))
 
-    def changed(self, paths: Sequence[str], *, since_ns: int, max_entries: int = 100_000) -> Changed:
-        """Files and links below ``paths`` whose inode changed since a time; paths that are links or not there count for nothing."""
-        ok = self._ask({"op": "changed", "paths": list(paths), "since": since_ns, "max_entries": max_entries})
-        names = ok.get("names")
-        if not isinstance(names, list) or len(names) > 10 or not all(isinstance(name, str) for name in names):
-            raise ProtocolViolation("envd sent no valid list as names")
-        return Changed(wire.take_int(ok, "count"), tuple(name[:200] for name in names), wire.take_bool(ok, "truncated"))
+    def changed(self, paths: Sequence[str], *, since_ns: int, max_entries: int = 100_000, caches: Sequence[str] = ()) -> Changed:
+        """Files and links below ``paths`` whose inode changed since a time; a path that is a link counts itself alone.
+
+        In folders named in ``caches`` a changed file is removed and not counted.
+        """
+        request = {"op": "changed", "paths": list(paths), "since": since_ns, "max_entries": max_entries, "caches": list(caches)}
+        return _parse_changed(self._ask(request))
+
+    def cut_links(self, into: str, *, since_ns: int, root: str = "/", max_entries: int = 200_000) -> Changed:
+        """Remove links below ``root`` that were made since a time and lead to the folder ``into`` or what it holds; links in it stay."""
+        return _parse_changed(self._ask({"op": "cut-links", "into": into, "since": since_ns, "root": root, "max_entries": max_entries}))
 
     def processes(self) -> tuple[Process, ...]:
         """The container's processes except envd itself, those of commands first; at most 1,000."""
@@ -804,6 +810,13 @@ class Channel:
 
 def _user(user: str | int | None) -> str | None:
     return None if user is None else str(user)
+
+
+def _parse_changed(ok: Json) -> Changed:
+    names = ok.get("names")
+    if not isinstance(names, list) or len(names) > 10 or not all(isinstance(name, str) for name in names):
+        raise ProtocolViolation("envd sent no valid list as names")
+    return Changed(wire.take_int(ok, "count"), tuple(name[:200] for name in names), wire.take_bool(ok, "truncated"))
 
 
 def _parse_process(row: object) -> Process:

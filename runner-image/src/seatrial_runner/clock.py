@@ -14,12 +14,14 @@ def utc_now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(micros // 1_000_000)) + f".{micros % 1_000_000:06d}Z"
 
 
-def time_ns(text: str) -> int | None:
-    """Nanoseconds since the epoch of what ``utc_now`` wrote; None for any other text."""
+def start_of(span: Span | None) -> int | None:
+    """When a phase began, in nanoseconds since the epoch; None where there was none, or where its time is no time."""
     from datetime import datetime
 
+    if span is None:
+        return None
     try:
-        return int(datetime.fromisoformat(text).timestamp() * 1_000_000) * 1000
+        return int(datetime.fromisoformat(span["started_at"]).timestamp() * 1_000_000) * 1000
     except (ValueError, TypeError, OverflowError, OSError):
         return None
 

@@ -20,6 +20,7 @@ from typing import BinaryIO, Final, Literal, NamedTuple, Protocol, TypedDict
 from seatrial.contract import ArtifactInput
 from seatrial_runner.channel import ChannelError, Entry, EnvdError, EnvironmentExited, GetSummary
 from seatrial_runner.redact import Redactor
+from seatrial_runner.tarstream import stays_inside
 
 MIB: Final = 1024 * 1024
 # Fast: the verifier has a twentieth of a core, and logs shrink well at any level.
@@ -198,7 +199,8 @@ class EvidenceWriter:
             case "dir":
                 self._write_special(name, entry, tarfile.DIRTYPE)
             case "link":
-                if _stays_inside(name, entry.link_target):
+                # Below the first folder: logs do not lead to artifacts.
+                if stays_inside(name.partition("/")[2], entry.link_target):
                     self._write_special(name, entry, tarfile.SYMTYPE)
             case "file":
                 self._add_file(name, entry, items, whole=whole)
@@ -501,21 +503,6 @@ def _read(items: Items, size: int) -> bytes:
 def _is_plain(name: str) -> bool:
     parts = name.split("/")
     return not name.startswith("/") and "\0" not in name and all(part not in ("", ".", "..") for part in parts)
-
-
-def _stays_inside(name: str, target: str) -> bool:
-    """True if a link at ``name`` points below the first folder of ``name``."""
-    if not target or target.startswith("/") or "\0" in target:
-        return False
-    depth = name.count("/") - 1
-    for part in target.split("/"):
-        if part == "..":
-            depth -= 1
-        elif part not in ("", "."):
-            depth += 1
-        if depth < 0:
-            return False
-    return True
 
 
 def _is_excluded(name: str, patterns: Sequence[str]) -> bool:

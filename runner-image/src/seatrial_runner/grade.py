@@ -13,10 +13,11 @@ from typing import Final, NamedTuple
 
 from seatrial.contract import TESTS_TAR, ArtifactInput, CollectInput, TrialInput
 from seatrial_runner.channel import Channel, ChannelError, EnvdError, ExitStatus, Missing, NotRegular, TooLarge
-from seatrial_runner.clock import Deadline, time_ns
+from seatrial_runner.clock import Deadline, start_of
 from seatrial_runner.faults import OUT_OF_MEMORY, Fault
 from seatrial_runner.paths import Paths
 from seatrial_runner.prepare import chunks, make_log_folder
+from seatrial_runner.programs import note_changed_programs
 from seatrial_runner.report import Report
 from seatrial_runner.rewards import REWARD_FILE_BYTES, Rewards, parse_reward_json, parse_reward_text
 from seatrial_runner.steps import step_path
@@ -85,8 +86,8 @@ def run_collect_hooks(channel: Channel, grading: Grading, trial: TrialInput, sto
         watcher = _watcher(channel, trial, stop, limit=None, doing="a collect hook ran")
         try:
             status = watcher.run(hook["command"], cwd=trial["environment"]["workdir"], user=hook["user"], limit_seconds=hook["timeout_sec"])
-        except (ChannelError, Fault) as error:
-            sys.stderr.write(f"verifier: a collect hook failed: {error}\n")
+        except (ChannelError, Fault, TimedOut) as error:
+            sys.stderr.write(f"verifier: a collect hook failed: {error or 'its end was not told'}\n")
             continue
         if not status.ok:
             sys.stderr.write(f"verifier: a collect hook ended with exit code {status.returncode}\n")
@@ -117,11 +118,14 @@ def _watcher(channel: Channel, trial: TrialInput, stop: Stop, *, limit: float | 
 def _verify(watcher: Watcher, grading: Grading, *, trial: TrialInput, paths: Paths, sources: Mapping[str, str], report: Report) -> None:
     channel = watcher.channel
     report.leftover_processes = len(channel.leftovers())
-    _note_changed_tools(channel, trial, paths, report)
+    if "verifies" not in trial:
+        note_changed_programs(channel, paths, report)
     report.tampered = _remove_planted(channel, paths, empty=grading.empty_logs)
     env = resolve_all(grading.env, sources, where="[verifier.env]")
     watcher.check()
     _upload_tests(channel, grading, paths)
+    if "verifies" not in trial:
+        report.tampered = _cut_links(channel, paths, report) or report.tampered
     watcher.check()
     # Never by direct exec: a script without a first line, or with bytes before it, is run by the shell. The exit code means nothing.
     status = watcher.run(
@@ -134,22 +138,6 @@ def _verify(watcher: Watcher, grading: Grading, *, trial: TrialInput, paths: Pat
     if report.leftover_processes and all(channel.stat(f"{paths.logs_verifier}/{name}") is not None for name in REWARD_FILES):
         # Test scripts write one of them; what the agent left running may have written the other.
         report.tampered = True
-
-
-def _note_changed_tools(channel: Channel, trial: TrialInput, paths: Paths, report: Report) -> None:
-    """Count the programs that changed since the agent's start. No error: installing a program may be the task itself."""
-    span = report.spans.get("agent_execution")
-    if span is None or "verifies" in trial:
-        return  # no agent was here
-    since = time_ns(span["started_at"])
-    if since is None:
-        return
-    try:
-        found = channel.changed(paths.programs, since_ns=since)
-    except EnvdError as error:
-        sys.stderr.write(f"verifier: changed programs cannot be counted: {error}\n")
-        return
-    report.changed_tools, report.changed_names = found.total, found.names
 
 
 def _remove_planted(channel: Channel, paths: Paths, *, empty: bool) -> bool:
@@ -186,6 +174,18 @@ def _upload_tests(channel: Channel, grading: Grading, paths: Paths) -> None:
             raise Fault("FileNotFoundError", "verifier", "the task has no tests/test.sh, or .harborignore leaves it out")
     except EnvdError as error:
         raise Fault("AddTestsDirError", "environment", f"the tests cannot be put to {paths.tests}: {error}") from error
+
+
+def _cut_links(channel: Channel, paths: Paths, report: Report) -> bool:
+    """Remove what the agent linked to the tests before they came: a file of theirs would be taken for its work. True if there was any."""
+    since = start_of(report.first_agent)
+    if since is None:
+        return False
+    try:
+        return channel.cut_links(paths.tests, since_ns=since, root=paths.environment_root).total > 0
+    except EnvdError as error:
+        sys.stderr.write(f"verifier: links to the tests cannot be looked for: {error}\n")
+        return False
 
 
 def _read_rewards(channel: Channel, grading: Grading, paths: Paths, status: ExitStatus) -> Rewards:

@@ -14,6 +14,9 @@ class Paths(NamedTuple):
     # In our own containers.
     task: str = contract.TASK_DIR
     bin: str = contract.BIN_DIR
+    net: str = contract.NET_DIR
+    etc: str = "/etc"
+    """Of a container of ours: its ``hosts`` and ``resolv.conf`` are the Pod's."""
     run: str = contract.RUN_DIR
     agent_socket: str = contract.AGENT_SOCKET
     verifier_socket: str = contract.VERIFIER_SOCKET
@@ -30,11 +33,9 @@ class Paths(NamedTuple):
     logs_artifacts: str = contract.LOGS_ARTIFACTS
     tests: str = "/tests"
     solution: str = "/solution"
-    programs: tuple[str, ...] = (
-        *("/bin", "/sbin", "/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin"),
-        *("/etc/ld.so.preload", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/ld.so.cache"),
-    )
-    """Where the shell of a test script finds its programs, and what they are loaded with."""
+    environment_root: str = "/"
+    programs: tuple[str, ...] | None = None
+    """Where changed programs are counted; None: where the environment says that it has them."""
 
     @property
     def input(self) -> str:

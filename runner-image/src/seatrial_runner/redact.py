@@ -21,7 +21,8 @@ MARK: Final = b"[REDACTED]"
 _HANDOVER_BYTES: Final = 1 << 20
 _VALUES: Final = 1000
 _TEXT_PROBE_BYTES: Final = 8192
-_JSON_STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*"')
+# Possessive, and an open string goes to the end of the text: each byte is looked at once, whatever the text is.
+_JSON_STRING: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)
 
 
 class Redactor:

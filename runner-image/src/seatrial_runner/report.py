@@ -21,6 +21,8 @@ class Report:
         self.name = name
         self.timer = Timer()
         self.spans: dict[str, Span] = {}
+        self.first_agent: Span | None = None
+        """When an agent worked in this environment first, in an earlier step too."""
         self.agent_result: dict[str, Any] | None = None
         self.about: AgentAbout | None = None
         """Name and version, where the agent says them itself."""
@@ -56,6 +58,7 @@ class Report:
 
     def take_agent_end(self, end: AgentEnd) -> None:
         self.spans |= end["spans"]
+        self.first_agent = self.first_agent or end["spans"].get("agent_execution")
         self.agent_result = end["result"]
         self.about = end.get("agent")
         if end["error"] is not None:

@@ -22,6 +22,7 @@ from seatrial_runner.grade import grading_of, verify
 from seatrial_runner.keep import Keeper
 from seatrial_runner.prepare import chunks, read_bytes
 from seatrial_runner.report import Report
+from seatrial_runner.tarstream import stays_inside
 from seatrial_runner.variables import template_sources
 from seatrial_runner.verifier import Session, make_keeper
 
@@ -147,21 +148,10 @@ def _extract(archive: str, top: str, target: str, *, rename: str) -> None:
             name = rename if rename and member.name == top else member.name.removeprefix(f"{top}/")
             if name == member.name or (rename and name != rename):
                 continue
-            if member.issym() and (rename or not _stays_inside(name, member.linkname)):
+            if member.issym() and (rename or not stays_inside(name, member.linkname)):
                 continue
             copied = tarfile.TarInfo(name)
             copied.type, copied.linkname, copied.mtime = member.type, member.linkname, member.mtime
             copied.mode = member.mode & 0o777
             copied.size = member.size if member.isreg() else 0
             out.addfile(copied, tar.extractfile(member) if member.isreg() else None)
-
-
-def _stays_inside(name: str, target: str) -> bool:
-    depth = name.count("/")
-    if target.startswith("/"):
-        return False
-    for part in target.split("/"):
-        depth += -1 if part == ".." else part not in ("", ".")
-        if depth < 0:
-            return False
-    return True

@@ -53,6 +53,7 @@ def run(paths: Paths, environ: Mapping[str, str], *, patience: Patience = PATIEN
     """
     try:
         _install_tools(paths)
+        _copy_net_files(paths)
         if become is not None and os.geteuid() == 0:
             _give_up_root(become)
         _stage(paths, environ, patience)
@@ -99,6 +100,13 @@ def _install_tools(paths: Paths) -> None:
             target.unlink(missing_ok=True)
             shutil.copyfile(source, target)
             target.chmod(0o4755 if name == "envd" and os.geteuid() == 0 else 0o755)
+
+
+def _copy_net_files(paths: Paths) -> None:
+    for name in contract.NET_FILES:
+        source, target = Path(paths.etc, name), Path(paths.net, name)
+        target.write_bytes(source.read_bytes() if source.exists() else b"")
+        target.chmod(0o644)
 
 
 def _give_up_root(uid: int) -> None:

@@ -160,6 +160,18 @@ def _parse_extended(data: bytes) -> dict[str, bytes]:
     return records
 
 
+def stays_inside(name: str, target: str) -> bool:
+    """Whether a link at ``name`` of a tree leads to a place in the tree, whichever other links of the tree it leads through.
+
+    Steps up may only come first, where they start at the link's own folder: behind another link they start where that one leads.
+    """
+    if not target or target.startswith("/") or "\0" in target:
+        return False
+    parts = [part for part in target.split("/") if part not in ("", ".")]
+    ups = next((number for number, part in enumerate(parts) if part != ".."), len(parts))
+    return ups <= name.count("/") and ".." not in parts[ups:]
+
+
 def write_tree(source: str | os.PathLike[str]) -> Iterator[bytes]:
     """The content of a directory as a tar stream, in order of name; links stay links.
 

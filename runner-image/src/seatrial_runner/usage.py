@@ -13,6 +13,8 @@ from seatrial_runner.atif import InvalidTrajectory, check_trajectory, usage
 from seatrial_runner.channel import Channel, ChannelError
 
 TRAJECTORY_BYTES: Final = 32 * 1024 * 1024
+_MEMORY_BYTES: Final = 192 * 1024 * 1024
+"""For the values of one document, of the 512 MiB that the verifier's container has."""
 _USAGE_BYTES: Final = 256 * 1024
 _COUNTS: Final = ("n_input_tokens", "n_cache_tokens", "n_output_tokens")
 _NUMBERS: Final = (*_COUNTS, "cost_usd")
@@ -36,7 +38,10 @@ def read_usage(channel: Channel, logs_agent: str) -> Usage:
     """What the agent left; its own figures before those of its trajectory."""
     figures: dict[str, Any] = {}
     state = None
-    body = _read(channel, f"{logs_agent}/{TRAJECTORY_FILE}", TRAJECTORY_BYTES)
+    try:
+        body = _read(channel, f"{logs_agent}/{TRAJECTORY_FILE}", TRAJECTORY_BYTES)
+    except _TooMuch as error:
+        body, state = None, str(error)
     if body is not None:
         try:
             check_trajectory(body)
@@ -91,13 +96,30 @@ def _figures(body: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
+class _TooMuch(Exception):
+    """What is said of a document that would take more memory than the verifier has."""
+
+
 def _read(channel: Channel, path: str, limit: int) -> Any:
-    """The JSON of a small regular file, or None."""
+    """The JSON of a small regular file, or None.
+
+    Raises:
+        _TooMuch: its values would need too much memory.
+    """
     try:
         data = channel.read_file(path, max_bytes=limit)
-        return json.loads(data, parse_constant=_refuse) if isinstance(data, bytes) else None
+        if not isinstance(data, bytes):
+            return None
+        if _memory_of(data) > _MEMORY_BYTES:
+            raise _TooMuch(f"its values need more than {_MEMORY_BYTES} bytes of memory: not read")
+        return json.loads(data, parse_constant=_refuse)
     except (ChannelError, ValueError, RecursionError):
         return None
+
+
+def _memory_of(data: bytes) -> int:
+    """Bytes that the values of a JSON text take at most, beside their texts. An empty list takes thirty times what it is written with."""
+    return 90 * (data.count(b"[") + data.count(b"{")) + 60 * data.count(b",")
 
 
 def _refuse(text: str) -> Any:

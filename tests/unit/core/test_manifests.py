@@ -54,10 +54,17 @@ def variables(pod: dict[str, Any], name: str) -> dict[str, Any]:
 
 def test_volumes_are_mounted_as_the_architecture_says() -> None:
     pod = pod_of(make_job())
-    assert mounts(pod, "stage") == {"/seatrial/bin": "bin", "/seatrial/task": "task", "/tmp": "tmp-verifier"}
+    assert mounts(pod, "stage") == {
+        "/seatrial/bin": "bin",
+        "/seatrial/net": "net",
+        "/seatrial/task": "task",
+        "/tmp": "tmp-verifier",
+    }
     assert mounts(pod, "environment") == {
         "/seatrial/bin": "bin ro",
         "/seatrial/ctl": "ctl ro",
+        "/etc/hosts": "net/hosts",
+        "/etc/resolv.conf": "net/resolv.conf",
         "/logs/agent": "logs-agent",
         "/logs/verifier": "logs-verifier",
         "/logs/artifacts": "logs-artifacts",
@@ -374,13 +381,19 @@ def test_the_pod_of_a_separate_verifier_has_its_own_image_and_inherits_nothing()
     assert environment["image"] == "registry.example/judge:1"
     assert environment["env"] == [{"name": "B", "valueFrom": {"secretKeyRef": {"name": "judge", "key": "token"}}}]
     assert environment["resources"]["requests"] == {"cpu": "50m", "memory": "128Mi", "ephemeral-storage": "64Mi"}
-    assert mounts(pod, "environment") == {"/seatrial/bin": "bin ro", "/seatrial/ctl": "ctl ro", "/logs/verifier": "logs-verifier"}
+    assert mounts(pod, "environment") == {
+        "/seatrial/bin": "bin ro",
+        "/seatrial/ctl": "ctl ro",
+        "/etc/hosts": "net/hosts",
+        "/etc/resolv.conf": "net/resolv.conf",
+        "/logs/verifier": "logs-verifier",
+    }
     assert "OPENAI_API_KEY" not in str(pod)
     staged = variables(pod, "stage")
     names = ("SEATRIAL_AGENT_LOGS_URL", "SEATRIAL_AGENT_LOGS_SHA256", "SEATRIAL_AGENT_RESULT_URL")
     assert [staged[name] for name in names] == ["http://s3/0/logs", "d" * 64, "http://s3/0/result"]
     volumes = {volume["name"] for volume in pod["spec"]["volumes"]}
-    assert volumes == {"bin", "ctl", "task", "run", "logs-verifier", "tmp-verifier"}
+    assert volumes == {"bin", "ctl", "net", "task", "run", "logs-verifier", "tmp-verifier"}
 
 
 @pytest.mark.conforms("H-103")

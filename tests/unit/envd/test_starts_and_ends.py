@@ -34,6 +34,7 @@ def test_both_runners_greet_the_same_envd(environment: Environment) -> None:
         0,
         "root",
         "/root",
+        "/usr/bin:/bin",
         "/usr",
         "/usr/bin/bash",
         "linux",

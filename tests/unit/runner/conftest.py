@@ -223,6 +223,8 @@ class Pod:
         return Paths(
             task=str(self.root / "task" / who) if who else str(self.root / "task"),
             bin=str(self.root / "bin"),
+            net=str(self.root / "net"),
+            etc=str(self.root / "etc"),
             run=str(self.root / "run"),
             agent_socket=str(self.root / "ctl/agent/envd.sock"),
             verifier_socket=str(self.root / "ctl/verifier/envd.sock"),
@@ -235,6 +237,7 @@ class Pod:
             tests=str(self.tests),
             solution=str(self.root / "env/solution"),
             desk=str(self.root / "desk"),
+            environment_root=str(self.root / "env"),
             programs=(str(self.root / "env/bin"),),
         )
 
@@ -374,10 +377,12 @@ def make_pod(envd: Path, object_store: ObjectStore) -> Iterator[Pod]:
     """A Pod whose task the oracle passes."""
     # NB: not tmp_path: the path of a unix socket has at most 107 bytes.
     root = Path(tempfile.mkdtemp(prefix="pod-"))
-    for name in ("bin", "ctl", "run", "task", "tools", "tmp", "desk", "env/app", "env/bin", "env/logs"):
+    for name in ("bin", "ctl", "etc", "net", "run", "task", "tools", "tmp", "desk", "env/app", "env/bin", "env/logs"):
         (root / name).mkdir(parents=True)
     for name in ("ctl/agent", "ctl/verifier", "run/agent", "run/verifier"):
         (root / name).mkdir()
+    for name in contract.NET_FILES:
+        (root / "etc" / name).write_text(f"{name} of the Pod\n")
     made = Pod(root, envd, object_store, make_input(), files=dict(PASSING))
     yield made
     for process in made.processes:

@@ -39,6 +39,7 @@ GREETING = {
     "gid": 0,
     "user": "root",
     "home": None,
+    "path": "/bin",
     "cwd": "/",
     "shell": None,
     "os": "linux",
@@ -46,7 +47,7 @@ GREETING = {
     "has_passwd": True,
     "can_switch_user": True,
 }
-HELLO = Hello(1, "0" * 32, 1, True, 0, 0, "root", None, "/", None, "linux", "amd64", True, True)
+HELLO = Hello(1, "0" * 32, 1, True, 0, 0, "root", None, "/bin", "/", None, "linux", "amd64", True, True)
 
 
 def frame(kind: int, call_id: int, payload: bytes = b"") -> bytes:

@@ -17,6 +17,7 @@ from seatrial.contract import ArtifactInput
 from seatrial_runner.channel import ChannelError, Entry, EnvdError, EnvironmentExited, GetSummary
 from seatrial_runner.evidence import DEFAULT_CAPS, Caps, EvidenceWriter, FailingSource, LocalSource, Source, _read_capped, collect_artifacts
 from seatrial_runner.redact import Redactor
+from seatrial_runner.tarstream import stays_inside
 
 
 class Given(NamedTuple):
@@ -115,6 +116,20 @@ def test_names_that_could_lead_outside_are_left_out(name: str) -> None:
 @pytest.mark.parametrize(("target", "kept"), [("b", True), ("sub/b", True), ("../b", False), ("/etc/passwd", False), ("", False)])
 def test_links_are_kept_if_they_stay_inside(target: str, kept: bool) -> None:
     assert archive_of(given(link("a", target))).links == ({"agent/a": target} if kept else {})
+
+
+@pytest.mark.parametrize(
+    ("name", "target", "kept"),
+    [
+        pytest.param("d/a", "../b", True, id="up first"),
+        pytest.param("d/a", ".././b", True, id="up first, and a dot"),
+        pytest.param("d/a", "../../b", False, id="too far up"),
+        pytest.param("d/a", "b/../c", False, id="up behind what may be a link"),
+        pytest.param("d/a", "here/here/../../../../etc", False, id="up behind links"),
+    ],
+)
+def test_a_link_goes_up_from_its_own_folder_only(name: str, target: str, kept: bool) -> None:
+    assert stays_inside(name, target) is kept
 
 
 def test_long_logs_keep_head_marker_and_tail() -> None:

@@ -35,6 +35,11 @@ def test_json_stays_json_where_a_value_is_a_number() -> None:
     assert kept == {"id": 123456, "text": "pin [REDACTED]", "escaped": '"[REDACTED]"'}
 
 
+@pytest.mark.parametrize("rest", [b'\\"' * 500_000, b'\\"' * 500_000 + b"\\"], ids=["quotes", "a backslash at the end"])
+def test_a_string_without_an_end_costs_no_more_than_its_length(rest: bytes) -> None:
+    assert Redactor(["123456"]).file("a.json", b'[123456, "123456' + rest) == b'[123456, "[REDACTED]' + rest
+
+
 def test_a_value_is_found_in_its_json_spelling() -> None:
     value = 'pass"word\\é'
     assert json.loads(Redactor([value]).file("log.json", json.dumps([value]).encode())) == ["[REDACTED]"]

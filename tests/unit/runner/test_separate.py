@@ -73,6 +73,24 @@ def test_a_second_pod_sees_the_artifacts_at_their_source_and_nothing_else(pod: P
         assert outcome.result[name] == first.result[name]
 
 
+def test_an_artifact_whose_links_lead_out_through_each_other_shows_no_test(pod: Pod, second_pod: Pod) -> None:
+    out = str(pod.app / "out")
+    pod.trial["verifier"]["mode"] = "separate"
+    pod.trial["artifacts"] = [{"source": out, "destination": "out", "exclude": [], "service": None}]
+    up = f"{'here/' * 20}{'../' * 20}{str(second_pod.tests).lstrip('/')}/expected"
+    pod.files["solution/solve.sh"] = f"#!/bin/bash\nmkdir {out}; cd {out}; ln -s . here; ln -s {up} answer; ln -s here/x good\n"
+    pod.files["tests/expected"] = "42\n"
+    pod.files["tests/test.sh"] = (
+        f'#!/bin/bash\nls {out}\nif cmp {out}/answer "$TESTS/expected"; then echo 1; else echo 0; fi > "$LOGS/verifier/reward.txt"\n'
+    )
+    first = pod.run()
+    assert first.links == {"artifacts/out/here": ".", "artifacts/out/good": "here/x"}
+    shutil.rmtree(out)
+    outcome = run_second(pod, second_pod)
+    assert (outcome.verdict.rewards, outcome.error) == ({"reward": 0.0}, None)
+    assert outcome.logs["verifier/test-stdout.txt"].decode().split("\n")[:2] == ["good", "here"]
+
+
 @pytest.mark.conforms("H-117")
 def test_a_skipped_artifact_does_not_appear_under_anothers_source(pod: Pod, second_pod: Pod) -> None:
     out, other = str(pod.app / "out"), str(pod.app / "other")

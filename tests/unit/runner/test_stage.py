@@ -164,6 +164,13 @@ def test_envd_is_executable_for_every_user(pod: Pod) -> None:
     assert (pod.root / "bin/envd").read_bytes() == pod.envd.read_bytes()
 
 
+def test_the_environment_gets_copies_of_the_files_that_all_containers_share(pod: Pod) -> None:
+    (pod.root / "etc/resolv.conf").unlink()
+    pod.stage()
+    found = {path.name: (path.read_text(), oct(path.stat().st_mode & 0o777)) for path in (pod.root / "net").iterdir()}
+    assert found == {"hosts": ("hosts of the Pod\n", "0o644"), "resolv.conf": ("", "0o644")}
+
+
 def test_a_second_start_on_the_same_volumes_gives_the_same(pod: Pod) -> None:
     sha256 = pod.publish()
     assert pod.stage(sha256=sha256) == StageExit.OK

@@ -252,3 +252,13 @@ def test_trial_rewards(results: list[dict[str, float] | None], strategy: Any, ex
 
 def test_a_missing_result_is_below_any_minimum() -> None:
     assert (is_below(-1e9, None), is_below(None, None), is_below(0.5, {"reward": 0.5})) == (True, False, False)
+
+
+def test_a_link_of_an_earlier_step_to_a_later_ones_tests_is_cut(pod: Pod) -> None:
+    make_steps(pod, make_step("one"), make_step("two"))
+    pod.files["solution/solve.sh"] = '#!/bin/bash\n[ -e "$APP/made" ] || ln -s "$TESTS/expected" "$APP/answer"; touch "$APP/made"\n'
+    pod.files["steps/two/tests/expected"] = "42\n"
+    pod.files["steps/two/tests/test.sh"] = '#!/bin/bash\n[ -e "$APP/answer" ]; echo $((1 - $?)) > "$LOGS/verifier/reward.txt"\n'
+    outcome = pod.run()
+    assert [rewards for _, rewards, _ in steps_of(outcome)] == [{"reward": 1.0}, {"reward": 0.0}]
+    assert outcome.verdict.tampered

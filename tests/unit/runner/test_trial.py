@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 import pytest
 
 from seatrial import contract
+from seatrial_runner import programs
 from seatrial_runner.channel import Channel
 from seatrial_runner.ends import write_end
 
@@ -209,6 +210,27 @@ def test_planted_tests_behind_a_link_do_not_lead_outside(pod: Pod) -> None:
     assert not (pod.app / "test.sh").exists()
 
 
+@pytest.mark.parametrize(
+    "link",
+    [
+        pytest.param("ln -s $TESTS/expected answer", id="file"),
+        pytest.param("ln -s $TESTS x; ln -s x/expected answer", id="chain"),
+        pytest.param("mkdir d; ln -s ../../tests/expected d/answer; ln -s d/answer answer", id="relative"),
+        pytest.param("ln -s /proc/self/root/$TESTS/expected answer", id="through the root of a process"),
+        pytest.param("ln -s /proc/self/cwd/../tests/expected answer", id="through the working directory of a process"),
+    ],
+)
+def test_a_link_to_the_tests_that_are_to_come_shows_nothing_of_them(pod: Pod, link: str) -> None:
+    pod.files["solution/solve.sh"] = f"#!/bin/bash\ncd $APP; {link}; ln -s own good\n"
+    pod.files["tests/expected"] = "42\n"
+    pod.files["tests/test.sh"] = (
+        '#!/bin/bash\ncd "$APP"; ls good; if cmp answer "$TESTS/expected"; then echo 1; else echo 0; fi > "$LOGS/verifier/reward.txt"\n'
+    )
+    outcome = pod.run()
+    assert (outcome.verdict.rewards, outcome.verdict.tampered, outcome.error) == ({"reward": 0.0}, True, None)
+    assert outcome.logs["verifier/test-stdout.txt"].startswith(b"good\n")
+
+
 @pytest.mark.conforms("H-37")
 def test_tests_and_solution_are_absent_while_another_agent_works(pod: Pod) -> None:
     make_command_agent(pod, 'ls -d "$TESTS" "$SOLUTION"; true')
@@ -261,6 +283,41 @@ def test_a_program_that_changed_while_the_agent_ran_is_counted_and_named(pod: Po
     assert outcome.result is not None
     expected = (1, [str(pod.root / "env/bin/replaced")]) if mode == "shared" else (0, [])
     assert (outcome.verdict.changed_tools, outcome.result["seatrial"]["changed_names"]) == expected
+
+
+def test_programs_that_cannot_be_looked_at_are_flagged_all_the_same(pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(programs, "_ENTRIES", 2)
+    for name in "abc":
+        (pod.root / "env/bin" / name).touch()
+    outcome = pod.run()
+    assert outcome.result is not None
+    named = ["unknown: there are more programs than can be looked at"]
+    assert (outcome.verdict.changed_tools, outcome.result["seatrial"]["changed_names"]) == (1, named)
+
+
+def test_a_leftover_process_whose_first_thread_has_ended_is_counted(pod: Pod) -> None:
+    program = (
+        "import ctypes, os, threading, time; open(os.environ['APP'] + '/pid', 'w').write(str(os.getpid())); "
+        "threading.Thread(target=time.sleep, args=(60,)).start(); ctypes.CDLL(None).pthread_exit(None)"
+    )
+    pod.files["solution/solve.sh"] = (
+        f'#!/bin/bash\nnohup setsid "{sys.executable}" -c "{program}" &\n'
+        'until [ -s "$APP/pid" ] && grep -q "State:.Z" "/proc/$(cat "$APP/pid")/status"; do sleep 0.02; done\n'
+    )
+    pod.files["tests/test.sh"] = REWARD_1
+    try:
+        outcome = pod.run()
+    finally:
+        _kill(int((pod.app / "pid").read_text()))
+    assert (outcome.verdict.rewards, outcome.verdict.leftover_processes) == ({"reward": 1.0}, 1)
+
+
+def test_a_trajectory_that_would_fill_the_verifiers_memory_is_not_read(pod: Pod) -> None:
+    make_command_agent(pod, f"\"{sys.executable}\" -c \"print('[[]' + ',[]' * 5_000_000 + ']')\" > \"$LOGS/agent/trajectory.json\"")
+    outcome = pod.run()
+    assert outcome.result is not None
+    assert outcome.error is None
+    assert outcome.result["seatrial"]["trajectory"] == "its values need more than 201326592 bytes of memory: not read"
 
 
 def _kill(pid: int) -> None:

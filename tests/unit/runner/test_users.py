@@ -58,7 +58,7 @@ def open_volumes(pod: Pod) -> None:
     """Modes as the kubelet makes them."""
     for name in ("", "env"):
         (pod.root / name).chmod(0o755)
-    for name in ("bin", "ctl/agent", "ctl/verifier", "run/agent", "run/verifier", "task", "tmp", "env/logs"):
+    for name in ("bin", "net", "ctl/agent", "ctl/verifier", "run/agent", "run/verifier", "task", "tmp", "env/logs"):
         (pod.root / name).chmod(0o777)
     for who in ("agent", "verifier", "stage"):
         message = pod.root / f"termination-{who}"
@@ -103,6 +103,20 @@ def test_the_agents_user_reads_its_own_folder_and_never_the_tests(pod: Pod) -> N
         for name in ("agent/solution.tar", "agent/input.json", "verifier/tests.tar", "verifier/input.json")
     }
     assert readable == {"agent/solution.tar": 0, "agent/input.json": 0, "verifier/tests.tar": 13, "verifier/input.json": 13}
+
+
+def test_the_setuid_envd_is_no_client_that_writes_as_root(pod: Pod) -> None:
+    open_volumes(pod)
+    program, private = pod.root / "bin/envd", pod.root / "private"
+    program.write_bytes(pod.envd.read_bytes())
+    program.chmod(0o4755)
+    private.mkdir(mode=0o700)
+
+    def call() -> None:
+        os.execve(program, ["seatrial-env", "hold"], {"SEATRIAL_DESK": str(private)})
+
+    assert end_of(start_as(contract.AGENT_UID, call)) == 2
+    assert list(private.iterdir()) == []
 
 
 @pytest.mark.conforms("H-47")

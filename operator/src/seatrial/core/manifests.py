@@ -160,7 +160,7 @@ def build_verify_pod(
     if place is None:
         raise ValueError(f"task {task.id} has no separate verifier")
     environment = _environment(task, spec, settings, place)
-    environment["volumeMounts"] = [item for item in environment["volumeMounts"] if item["name"] in ("bin", "ctl", "logs-verifier")]
+    environment["volumeMounts"] = [item for item in environment["volumeMounts"] if item["name"] in ("bin", "ctl", "net", "logs-verifier")]
     verifier = _verifier(task, spec, urls, secret, settings)
     verifier["env"] += _to_redact(environment)
     # envd wants both ends, and nobody else listens here.
@@ -280,7 +280,7 @@ def _stage(task: PlannedTask, urls: Urls, encoded_input: str, settings: PodSetti
             {"name": contract.VAR_ARCHIVE_SHA256, "value": task.archive_sha256},
             *work,
         ],
-        mounts=[mount("bin", contract.BIN_DIR), mount("task", contract.TASK_DIR)],
+        mounts=[mount("bin", contract.BIN_DIR), mount("net", contract.NET_DIR), mount("task", contract.TASK_DIR)],
         tmp="tmp-verifier",
     )
     # It installs envd setuid root, so that Harbor's root steps work in an image whose USER is another, and becomes STAGE_UID before it
@@ -319,6 +319,7 @@ def _environment(task: PlannedTask, spec: EvalJobSpec, settings: PodSettings, pl
         "volumeMounts": [
             mount("bin", contract.BIN_DIR, read_only=True),
             mount("ctl", contract.CTL_DIR, read_only=True),
+            *(mount("net", f"/etc/{name}", sub_path=name) for name in contract.NET_FILES),
             mount("logs-agent", contract.LOGS_AGENT),
             mount("logs-verifier", contract.LOGS_VERIFIER),
             mount("logs-artifacts", contract.LOGS_ARTIFACTS),
@@ -502,6 +503,7 @@ def _volumes(settings: PodSettings) -> list[dict[str, Any]]:
     sizes = {
         "bin": "64Mi",
         "ctl": "1Mi",
+        "net": "16Mi",
         "task": settings.task_volume,
         "run": "64Mi",
         "logs-agent": settings.logs_volume,

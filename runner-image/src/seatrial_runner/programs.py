@@ -1,0 +1,62 @@
+"""Which programs of the environment changed while the agent ran: the tests may have run one of them.
+
+Why a count and no error: installing a program may be the task itself. Why so much more than the programs: one that is untouched is still
+another with another library, another module, another file that the shell reads first, or another folder before its own in ``PATH``.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from typing import Final
+
+from seatrial_runner.channel import Channel, EnvdError, Hello
+from seatrial_runner.clock import start_of
+from seatrial_runner.paths import Paths
+from seatrial_runner.report import Report
+
+_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_BESIDE: Final = ("lib", "lib64", "libexec")
+"""What programs load lies there, beside the folder of the programs."""
+_SETTINGS: Final = ("/etc", "/var/spool/cron")
+_HOME: Final = (
+    *(".bashrc", ".bash_profile", ".profile", ".curlrc", ".wgetrc", ".netrc", ".gitconfig", ".npmrc", ".pydistutils.cfg", ".pip"),
+    *(".config/pip", ".config/uv", ".config/git", ".local/bin", ".local/lib", ".cargo/bin"),
+)
+"""What shells, package managers and downloads of a test script read of a home."""
+_CACHES: Final = ("__pycache__",)
+"""Every use of a library fills them, so their changes say nothing, and a planted file would be loaded: what is new there is removed."""
+_ENTRIES: Final = 400_000
+_PATHS: Final = 100
+
+
+def note_changed_programs(channel: Channel, paths: Paths, report: Report) -> None:
+    """Count what changed since the agent's start, where there was an agent."""
+    since = start_of(report.spans.get("agent_execution"))
+    if since is None:
+        return
+    watched = paths.programs if paths.programs is not None else watched_paths(channel.hello)
+    try:
+        found = channel.changed(watched, since_ns=since, max_entries=_ENTRIES, caches=_CACHES)
+    except EnvdError as error:
+        sys.stderr.write(f"verifier: changed programs cannot be counted: {error}\n")
+        report.changed_tools, report.changed_names = 1, ("unknown: they could not be counted",)
+        return
+    report.changed_tools, report.changed_names = found.total, found.names
+    if found.truncated:
+        report.changed_tools = max(1, found.total)
+        report.changed_names += ("unknown: there are more programs than can be looked at",)
+
+
+def watched_paths(hello: Hello) -> tuple[str, ...]:
+    """The folders of ``PATH`` with their libraries, settings of programs, and the homes of root and of the container's user."""
+    folders = [folder.rstrip("/") for folder in f"{_PATH}:{hello.path or ''}".split(":") if folder.startswith("/") and folder.strip("/")]
+    libraries = [f"{folder.rpartition('/')[0]}/{name}" for folder in folders if folder.endswith(("/bin", "/sbin")) for name in _BESIDE]
+    homes = [home.rstrip("/") for home in ("/root", hello.home or "") if home.startswith("/") and home.strip("/")]
+    return _outermost([*folders, *libraries, *_SETTINGS, *(f"{home}/{name}" for home in homes for name in _HOME)])[:_PATHS]
+
+
+def _outermost(paths: Iterable[str]) -> tuple[str, ...]:
+    """Without duplicates, and without those that lie below another."""
+    unique = dict.fromkeys(paths)
+    return tuple(path for path in unique if not any(path.startswith(f"{other}/") for other in unique))
