@@ -12,7 +12,7 @@ from seatrial.api.reasons import Reason
 from seatrial.contract import ContractBroken, ErrorInfo, StageExit, Verdict, error_name, read_error, read_verdict, write_verdict
 from seatrial.core.policy import POLICIES, Budget
 from seatrial.core.rows import TrialError
-from seatrial.core.trial import Found, Judgement, Limits, Running, State, Unclear, Waiting, derive, judge, read_result
+from seatrial.core.trial import Found, Judgement, Limits, Running, State, Unclear, Waiting, derive, judge, read_result, stage_message
 from tests.builders import NOW, PodBuilder, ago, make_pod
 
 TRIAL = "task-0__abcdef0"
@@ -101,6 +101,20 @@ def test_every_exit_of_stage_has_its_reason_without_asking_the_store(code: int, 
     if code != 137:
         assert state.error is not None
         assert state.error.message.startswith('GET of "x" failed')
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        pytest.param('{"message": "member \\ud83d\\ude00 of \\"x\\""}', 'member \U0001f600 of "x"', id="a pair of surrogates"),
+        pytest.param('{"message": "member \\ud83d"}', "member ?", id="half a pair"),
+        pytest.param('{"message": "cut', '{"message": "cut', id="no JSON"),
+        pytest.param('{"message": 1}', '{"message": 1}', id="no text"),
+        pytest.param("[" * 100_000, "[" * 400, id="deep"),
+    ],
+)
+def test_what_stage_says_is_text_whatever_it_wrote(message: str, said: str) -> None:
+    assert stage_message(message) == said
 
 
 def test_urls_that_expired_while_a_queue_held_the_pod_cost_no_retry() -> None:

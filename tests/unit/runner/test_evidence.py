@@ -156,8 +156,17 @@ def test_at_most_twenty_losses_are_named() -> None:
 
 
 def test_without_time_nothing_more_is_read() -> None:
-    archive = archive_of(given(file("log", b"x")), out_of_time=True)
-    assert (archive.files, archive.truncated) == ({}, ("agent: the rest is left out: no time",))
+    times = iter([False, True])
+    target = io.BytesIO()
+    writer = EvidenceWriter(target, redactor=Redactor(), out_of_time=lambda: next(times))
+    writer.add_logs(given(file("log", b"x")), "/logs/agent", "agent")
+    assert writer.finish().truncated == ("agent: the rest is left out: no time",)
+
+
+def test_without_time_nothing_is_asked_of_an_environment_that_may_not_answer() -> None:
+    missing = Given({})
+    assert archive_of(missing, out_of_time=True).truncated == ("agent: left out: no time",)
+    assert archive_of(missing).truncated == ("agent: nothing at /logs/agent",)
 
 
 def test_what_envd_left_out_is_named() -> None:

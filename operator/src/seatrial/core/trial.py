@@ -6,6 +6,7 @@ Why one module: retries, status and metrics must never disagree about the same P
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -378,8 +379,13 @@ def _stage_failure(pod: PodView, limits: Limits) -> Judgement | None:
 
 def stage_message(text: str) -> str:
     """The text of ``{"message": …}``; anything else as it is, cut."""
-    match = re.match(r'\s*\{\s*"message"\s*:\s*"((?:[^"\\]|\\.)*)"', text)
-    return (match[1].encode().decode("unicode_escape", errors="replace") if match else text)[:400]
+    try:
+        body = json.loads(text)
+    except (ValueError, RecursionError):
+        body = None
+    message = body.get("message") if isinstance(body, dict) else None
+    # Half of a surrogate pair is valid JSON and no text.
+    return (message if isinstance(message, str) else text)[:400].encode(errors="replace").decode()
 
 
 # --- 3: the Pod as a whole -----------------------------------------------------------------------------------------------------------
