@@ -75,3 +75,11 @@ def test_an_evaljob_may_not_ask_for_too_much(ops: Release, policy: str) -> None:
     assert eventually(ops, "at most 50 trials at a time", given=job(concurrency=51))
     assert "at most 10 attempts a task" in refusal(ops, given=job(attempts=11))
     assert refusal(ops, given=job(concurrency=50, attempts=10)) == ""
+
+
+@pytest.mark.parametrize("policy", ["evaljob-queue"], indirect=True)
+def test_an_evaljob_names_a_queue(ops: Release, policy: str) -> None:
+    job = evaljob(unique("queue"), TRIALS, taskset="smoke", agent={"name": "oracle"})
+    assert eventually(ops, "name a queue by the label", given=yaml.safe_dump(job))
+    job["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "team"}
+    assert refusal(ops, given=yaml.safe_dump(job)) == ""

@@ -216,3 +216,22 @@ async def test_an_end_that_met_somebody_elses_write_is_told_again() -> None:
         assert (await made.ended())["phase"] == "Completed"
         await wait_until(lambda: conditions(made).get("Finished"), lambda status: status == "True")
         assert len(refused) == 1
+
+
+async def test_a_trial_that_stored_its_result_as_its_job_was_preempted_is_scored_and_not_run_again() -> None:
+    async with world(**QUICK) as made, operator(made):
+        made.suite(2)
+        made.fate = lambda pod: "silent"
+        submit(made, concurrency=2)
+        name = await the_workload(made)
+        tell(made, name, QuotaReserved="True", Admitted="True")
+        await wait_until(lambda: made.status().get("trials", {}).get("running"), lambda count: count == 2)
+        done = made.pods()[0]
+        made.save_result(done, {"reward": 0.5})
+        tell(made, name, Evicted="True")
+        await wait_until(lambda: conditions(made).get("QuotaReserved"), lambda status: status == "False")
+        made.fate = lambda pod: "scored"
+        tell(made, name, QuotaReserved="True", Admitted="True", Evicted="False")
+        seen = await made.ended()
+        assert (seen["phase"], seen["trials"]["scored"], seen["trials"]["retried"], len(made.runs)) == ("Completed", 2, 1, 3)
+        assert (made.runs.count((done["metadata"]["labels"]["seatrial.dev/trial"], "0")), seen["mean"]) == (1, "0.750")
