@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -36,6 +37,34 @@ def promtool() -> str:
 def test_generated_files_are_those_of_the_code() -> None:
     assert {path: path.read_text() for path in generator.wanted()} == dict(generator.wanted())
     assert sorted((generator.FILES / "dashboards").iterdir()) == sorted(path for path in generator.wanted() if path.suffix == ".json")
+
+
+@pytest.fixture(scope="session")
+def grafana() -> str:
+    """A reader of dashboards, built with Grafana's own schema."""
+    sys.path.insert(0, str(REPOSITORY / "tests" / "cluster"))
+    from localcluster import gobuild, settings
+
+    return str(gobuild.build(settings.load(os.environ, checkout=REPOSITORY), "grafana"))
+
+
+def read(grafana: str, *files: Path) -> tuple[int, list[str]]:
+    """Exit status, and what Grafana's schema does not take."""
+    done = subprocess.run([grafana, *map(str, files)], capture_output=True, text=True, check=False, timeout=60)
+    return done.returncode, [line.partition(": ")[2] for line in done.stdout.splitlines()]
+
+
+def test_grafanas_own_schema_takes_every_dashboard(grafana: str) -> None:
+    files = sorted((generator.FILES / "dashboards").glob("*.json"))
+    assert (len(files), read(grafana, *files)) == (len(boards.ALL), (0, []))
+
+
+def test_a_dashboard_with_a_wrong_field_would_be_found(grafana: str, tmp_path: Path) -> None:
+    board = {**panels.grafana(boards.JOB), "editabel": True}
+    board["panels"][0]["fieldConfig"]["defaults"]["min"] = "none"
+    (tmp_path / "bad.json").write_text(json.dumps(board))
+    code, faults = read(grafana, tmp_path / "bad.json")
+    assert (code, sorted(fault.rpartition(" ")[2] for fault in faults)) == (1, ["'editabel'", "float64"])
 
 
 def expressions() -> list[str]:

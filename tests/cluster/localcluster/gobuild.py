@@ -58,6 +58,8 @@ BINARIES: Mapping[str, Binary] = {
         Binary("kueue", "kueue", "sigs.k8s.io/kueue/cmd/kueue"),
         # Takes the operator's traces in the tests.
         Binary("collector", "collector", "."),
+        # Reads the dashboards with Grafana's own schema.
+        Binary("grafana", "grafana", "."),
         # Only for the test that gives kind-config.yaml to kind's own loader.
         Binary("kind", "kind", "sigs.k8s.io/kind"),
         Binary("envd", "runner-image/envd", "."),
