@@ -200,7 +200,7 @@ def test_only_a_job_with_the_label_names_a_queue() -> None:
         ),
         (
             workload(("QuotaReserved", "False", "waits"), ("Admitted", "False", ""), ("Evicted", "True", "preempted")),
-            Admission(False, 4, "queue team-a: preempted", False),
+            Admission(False, 4, "queue team-a: waits", False),
         ),
         (
             workload(("QuotaReserved", "True", ""), ("Admitted", "True", ""), ("PodsReady", "True", "")),

@@ -168,13 +168,15 @@ def read_admission(workload: Mapping[str, Any]) -> Admission:
     status, evicted = workload.get("status") or {}, _holds(workload, "Evicted")
     assigned = (status.get("admission") or {}).get("podSetAssignments") or ()
     pods = next((item.get("count") for item in assigned if item.get("name") == POD_SET), None) or workload["spec"]["podSets"][0]["count"]
-    told = _conditions(workload).get("Evicted" if evicted else "QuotaReserved", {})
+    holds_quota = evicted and (_holds(workload, "QuotaReserved") or "admission" in status)
+    # An eviction stays told until the job is let in again; once its quota is given back, what it waits for is news.
+    told = _conditions(workload).get("Evicted" if holds_quota else "QuotaReserved", {})
     is_leaving = evicted or "deletionTimestamp" in workload["metadata"] or not workload["spec"].get("active", True)
     return Admission(
         is_admitted=_holds(workload, "Admitted") and not is_leaving,
         pods=pods,
         message=f"queue {workload['spec']['queueName']}: {told.get('message') or 'not admitted yet'}",
-        holds_quota=evicted and (_holds(workload, "QuotaReserved") or "admission" in status),
+        holds_quota=holds_quota,
         is_ready=_holds(workload, "PodsReady"),
     )
 
