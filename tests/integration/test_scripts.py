@@ -249,6 +249,17 @@ async def test_a_script_that_works_longer_than_the_pending_time_is_waited_for() 
         assert made.scripts == [name]
 
 
+async def test_the_pod_of_a_script_is_not_kept_with_those_of_failed_trials() -> None:
+    async with world() as made, operator(made):
+        made.suite(2, metricScript=SET_SCRIPT)
+        made.fate = lambda pod: "errored" if "task-1" in pod["metadata"]["labels"]["seatrial.dev/task"] else "scored"
+        made.script_says = lambda pod: says(n=1)
+        made.submit(pod={"keepFailedSeconds": 3600})
+        await wait_until(lambda: made.condition("Finished")[0], lambda value: value == "True")
+        kept = await wait_until(made.pods, lambda pods: len(pods) == 1)
+        assert [pod["metadata"]["labels"]["seatrial.dev/role"] for pod in kept] == ["trial"]
+
+
 async def test_a_pod_that_its_node_never_ends_is_followed_by_one_other() -> None:
     async with world() as made, operator(made):
         made.suite(1, metricScript=SET_SCRIPT)

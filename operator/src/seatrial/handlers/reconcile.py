@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol
 from pydantic import ValidationError
 
 from seatrial.api.evaljob import EvalJob, EvalJobSpec
-from seatrial.api.names import EVALJOB
+from seatrial.api.names import EVALJOB, ROLE_SCORE
 from seatrial.api.reasons import Reason
 from seatrial.core import naming
 from seatrial.core.actions import CommitRow, DeletePod, FindResult
@@ -599,7 +599,7 @@ class JobPass:
             if pod.deleting or pod.owner_uid != uid:
                 continue
             rows = memory.rows.by_trial.get(pod.trial, ()) if memory is not None else ()
-            is_errored = not rows or rows[-1].outcome == "errored"
+            is_errored = pod.role != ROLE_SCORE and (not rows or rows[-1].outcome == "errored")
             if is_errored and now < keep:
                 waits.append(keep)
                 continue
