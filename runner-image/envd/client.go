@@ -263,7 +263,8 @@ func clientGet(remote, local, desk string) (int, error) {
 	return 0, unpacked
 }
 
-// unpack writes what comes from the environment below local and nowhere else, whatever names and links it has.
+// unpack writes what comes from the environment below local and nowhere else, whatever names and links it has. Links that lead out of local
+// are left out: whoever read the copy would be shown files of this container, its secrets among them.
 func unpack(archive *tar.Reader, local string, isDir bool) error {
 	folder, name := local, ""
 	if !isDir {
@@ -295,6 +296,12 @@ func unpack(archive *tar.Reader, local string, isDir bool) error {
 				return err
 			}
 		case tar.TypeSymlink:
+			if !isDir {
+				return fmt.Errorf("%s is a link; get what it leads to", name)
+			}
+			if !staysInside(entry, header.Linkname) {
+				continue
+			}
 			_ = root.Remove(entry)
 			if err := root.Symlink(header.Linkname, entry); err != nil {
 				return err
@@ -311,6 +318,27 @@ func unpack(archive *tar.Reader, local string, isDir bool) error {
 			}
 		}
 	}
+}
+
+// staysInside tells whether a link of a tree leads to a place in the tree, whichever other links of the tree it leads through: steps up may
+// only come first, where they start at the link's own folder.
+func staysInside(entry, target string) bool {
+	if target == "" || strings.HasPrefix(target, "/") {
+		return false
+	}
+	ups, isBelow := 0, false
+	for part := range strings.SplitSeq(target, "/") {
+		switch {
+		case part == "" || part == ".":
+		case part != "..":
+			isBelow = true
+		case isBelow:
+			return false
+		default:
+			ups++
+		}
+	}
+	return ups <= strings.Count(entry, "/")
 }
 
 // hold takes the lock that tells the runner that this container lives, and leaves a process with it behind: the postStart hook.

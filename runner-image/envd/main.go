@@ -15,8 +15,7 @@
 //   - The image's own ENTRYPOINT may dial first and speak this protocol. Nothing tells it from envd, since it can read and run whatever
 //     envd can. The runner therefore treats all answers as untrusted, both greetings carry the same random instance (two ends that differ
 //     show an impostor on one of them), and a trial with such an image has a result that is worth as much as the image.
-//   - Another container of the Pod that may write the socket folder could hold envd's lock or replace a socket. The first only keeps the
-//     trial from starting; for the second the runner compares the socket's inode and the peer's uid.
+//   - A container of a runner can replace the socket in its own folder, and no other: the runner sees it by the socket's inode.
 //   - Root in the container may kill an envd that is not PID 1. The runner sees that as the end of the environment.
 package main
 

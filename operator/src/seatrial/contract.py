@@ -145,10 +145,10 @@ RESULT_BYTES: Final = 4 * 1024 * 1024
 ERROR_MESSAGE_CHARS: Final = 256
 ERROR_NAME_CHARS: Final = 100
 MAX_SECONDS: Final = 10**9
-MAX_USAGE: Final = 1e12
+"""More than any phase can last; a longer one is no duration."""
 USAGE: Final = ("n_input_tokens", "n_cache_tokens", "n_output_tokens", "cost_usd")
 """What an agent may say that it spent, in Harbor's words."""
-"""More than any phase can last; a longer one is no duration."""
+MAX_USAGE: Final = 1e12
 MAX_COUNT: Final = 10**6
 REWARD_KEY_CHARS: Final = 255
 REWARD_KEYS: Final = 1000

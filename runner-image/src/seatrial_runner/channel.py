@@ -163,7 +163,7 @@ class Usage(NamedTuple):
 
 
 class Changed(NamedTuple):
-    """Files that changed since a time."""
+    """Files that changed since a time, or links that were cut because they did."""
 
     total: int
     names: tuple[str, ...]  # at most ten, cut

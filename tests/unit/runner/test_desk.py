@@ -159,13 +159,28 @@ def test_a_container_that_holds_its_lock_is_not_over_however_old_its_mark_is(pod
 
 def test_what_an_environment_sends_lands_below_the_folder_that_was_asked_for(pod: Pod, tmp_path: Path) -> None:
     def work(env: Image) -> None:
-        env("exec", "-c", f"mkdir -p {pod.app}/evil; ln -s /tmp {pod.app}/evil/out; ln -s {tmp_path} {pod.app}/evil/dir")
-        assert env("get", f"{pod.app}/evil", str(tmp_path / "got"))[0] == 0
-        env("exec", "-c", f"cd {pod.app}/evil; rm dir; mkdir dir; echo x > dir/escaped")
+        env("exec", "-c", f"mkdir -p {pod.app}/evil/dir; echo x > {pod.app}/evil/dir/escaped")
+        (tmp_path / "got").mkdir()
+        (tmp_path / "got/dir").symlink_to(tmp_path)
         assert env("get", f"{pod.app}/evil", str(tmp_path / "got"))[0] == 125
 
     run_with(pod, work)
     assert not (tmp_path / "escaped").exists()
+
+
+def test_what_an_environment_sends_shows_no_file_of_the_agents_container(pod: Pod, tmp_path: Path) -> None:
+    links = {"absolute": "/proc/self/environ", "up": "../secret", "far": "here/here/../../secret", "here": ".", "d/inside": "../own"}
+
+    def work(env: Image) -> None:
+        env("exec", "-c", f"mkdir -p {pod.app}/evil/d; cd {pod.app}/evil; touch own; " + "; ".join(f"ln -s {links[x]} {x}" for x in links))
+        assert env("get", f"{pod.app}/evil", str(tmp_path / "got"))[0] == 0
+        code, _, error = env("get", f"{pod.app}/evil/absolute", str(tmp_path / "one"))
+        assert (code, error) == (125, b"seatrial-env: one is a link; get what it leads to\n")
+
+    run_with(pod, work)
+    found = {str(path.relative_to(tmp_path / "got")): os.readlink(path) for path in (tmp_path / "got").rglob("*") if path.is_symlink()}
+    assert found == {"here": ".", "d/inside": "../own"}
+    assert not (tmp_path / "one").is_symlink()
 
 
 def test_the_lock_lives_and_dies_with_the_container(pod: Pod) -> None:
