@@ -199,6 +199,24 @@ def test_turns_are_read_from_a_trajectory_and_other_shapes_are_left_out() -> Non
     assert turns_of({"steps": "no"}) == ()
 
 
+CALL = {"tool_call_id": "id", "function_name": "function_name", "arguments": "arguments"}
+ODD: list[Any] = [None, True, -1, 10**400, float("nan"), "x", "\ud800", [], {}, [[]], [None], {"text": 5}]
+
+
+@pytest.mark.parametrize("odd", ODD, ids=lambda odd: ascii(odd)[:20])
+@pytest.mark.parametrize("field", ["source", "message", "tool_calls", "observation", "function_name", "arguments", "id", "content"])
+def test_whatever_an_agent_writes_into_its_trajectory_its_turns_are_read(field: str, odd: Any) -> None:
+    given = {"source": "agent", "message": "booked", "function_name": "book", "arguments": {}, "id": "1", "content": "ok", field: odd}
+    step = {
+        "source": given["source"],
+        "message": given["message"],
+        "tool_calls": given.get("tool_calls", [{name: given[key] for name, key in CALL.items()}]),
+        "observation": given.get("observation", {"results": [{"source_call_id": given["id"], "content": given["content"]}]}),
+    }
+    turns = turns_of({"steps": [{"source": "user", "message": "hi"}, step]})
+    assert [turn.user_message for turn in turns] == ["hi"]
+
+
 # --- a judge over HTTP ------------------------------------------------------------------------------------------------------------------
 
 

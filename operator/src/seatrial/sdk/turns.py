@@ -322,13 +322,18 @@ def _tool_calls(step: Mapping[str, Any]) -> list[ToolCall]:
     observation = step.get("observation")
     answers = observation.get("results") if isinstance(observation, Mapping) else None
     results = {
-        item.get("source_call_id"): item.get("content")
+        _text(item.get("source_call_id")): item.get("content")
         for item in (answers if isinstance(answers, list) else ())
         if isinstance(item, Mapping)
     }
     found = step.get("tool_calls")
     return [
-        ToolCall(str(call.get("function_name") or ""), call.get("arguments"), results.get(call.get("tool_call_id")))
+        ToolCall(str(call.get("function_name") or ""), call.get("arguments"), results.get(_text(call.get("tool_call_id"))))
         for call in (found if isinstance(found, list) else ())
         if isinstance(call, Mapping)
     ]
+
+
+def _text(value: object) -> str | None:
+    """An agent may write anything in the place of an identifier, also what no mapping can have as a key."""
+    return value if isinstance(value, str) else None
