@@ -79,7 +79,7 @@ CLUSTER_TESTS = $(BIN)/python -m pytest -q --durations 20 --reruns 1 --reruns-de
 test-cluster: venv up images ## tests on the local cluster
 	@$(CLUSTER_TESTS) -m "not deep"
 
-test-deep: venv up images ## the long tests: installation, observability, every command of the documentation
+test-deep: venv up images ## the long tests: installation, observability, queues, every command of the documentation
 	@$(CLUSTER_TESTS) -m deep
 
 tutorial: venv up images ## follow the pages from an empty cluster to a gate in CI; writes docs/transcript.md
