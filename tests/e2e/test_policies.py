@@ -20,15 +20,16 @@ def policy(request: pytest.FixtureRequest, ops: Release) -> Iterator[str]:
     """One sample, bound to the namespace of these tests alone."""
     name: str = request.param
     text = (POLICIES / f"{name}.yaml").read_text()
-    label = f"seatrial.dev/policy-test={name}"
-    ops.cluster.kubectl("label", "namespace", TRIALS, "--overwrite", label, "seatrial.dev/limits=small", "seatrial.dev/images=known")
+    labels = {"policy-test": name, "limits": "small", "images": "known", "queues": "required"}
+    chosen = [f"seatrial.dev/{key}={value}" for key, value in labels.items()]
+    ops.cluster.kubectl("label", "namespace", TRIALS, "--overwrite", *chosen)
     ops.cluster.kubectl("apply", "-f", "-", given=text)
     # The sample binds itself to the whole cluster or to a label; other tests must not feel it.
     patch = f'{{"spec":{{"matchResources":{{"namespaceSelector":{{"matchLabels":{{"seatrial.dev/policy-test":"{name}"}}}}}}}}}}'
     ops.cluster.kubectl("patch", "validatingadmissionpolicybinding", f"seatrial-{name}", "--type=merge", "--patch", patch)
     yield name
     ops.cluster.kubectl("delete", "-f", "-", given=text)
-    ops.cluster.kubectl("label", "namespace", TRIALS, "seatrial.dev/policy-test-", "seatrial.dev/limits-", "seatrial.dev/images-")
+    ops.cluster.kubectl("label", "namespace", TRIALS, *(f"seatrial.dev/{key}-" for key in labels))
 
 
 def refusal(ops: Release, *arguments: str, given: str) -> str:
