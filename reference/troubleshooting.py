@@ -36,7 +36,7 @@ REMEDIES: Final[Mapping[str, str]] = {
     Reason.TASKSET_NOT_PINNED: "Look at the condition Pinned of the Taskset.",
     Reason.NOTHING_SELECTED: "Widen `spec.select`; its patterns match native ids and folder names.",
     Reason.DUPLICATE_TASK_ID: "Rename one of the two tasks in its task.toml.",
-    Reason.UNSUPPORTED_AGENT: "Use oracle, nop, or a command; see [agents](agents.md).",
+    Reason.UNSUPPORTED_AGENT: "Correct the field of `spec.agent` that the message names; [agents](agents.md) has all kinds.",
     Reason.UNSUPPORTED_METRIC: "Remove the metric that the message names.",
     Reason.INVALID_VIEW: "Correct the view in the Task's spec; of the rewards it may name the job's `rewardKey` alone.",
     Reason.TOO_MANY_TRIALS: "Split the job, or raise `operator.settings.MAX_TRIALS`.",
@@ -51,10 +51,9 @@ REMEDIES: Final[Mapping[str, str]] = {
     Reason.NOT_SUSPENDED: NOTHING,
     Reason.HEALTHY: NOTHING,
     Reason.FORBIDDEN: "`helm upgrade` restores the Roles; [rights](rbac.md) lists them. It goes on by itself.",
-    Reason.STATUS_TRUNCATED: "`seatrial results JOB` reads the whole from the object store.",
     Reason.ALL_SCORED: NOTHING,
     Reason.SOME_ERRORED: "`seatrial results JOB` names the trials; the mean is over the others.",
-    Reason.STATUS_TRUNCATED: "Read the scores with `seatrial get scores`, and see the operator's log for what the server refused.",
+    Reason.STATUS_TRUNCATED: "Read the scores with `seatrial results JOB`, and see the operator's log for what the server refused.",
     Reason.NOTHING_SCORED: "Start with the error that is named most; run the oracle first: it must solve every task.",
     Reason.THRESHOLD_NOT_MET: "It is the answer to your question, not a fault. `seatrial results JOB` shows which tasks lost.",
     Reason.THRESHOLD_UNMEASURED: "Correct the name in `thresholds`, or set `onMissing`.",
@@ -123,6 +122,36 @@ REMEDIES: Final[Mapping[str, str]] = {
     Reason.VALUE_ERROR: "Give the variable that the message names in `environment.env`, `envSecrets` or `envConfigMaps`.",
 }
 
+IN_THE_POD: Final = {
+    "AgentNotLoaded": ("The class of `importPath` cannot be found or made.", "Correct `importPath`, or give the module: `--agent-dir`."),
+    "AgentNotStarted": ("The agent's container did not start in time.", "Look at the Pod's Events: image, Secret, node."),
+    "AgentUnknown": ("The runner image does not know the kind of agent.", "Take a runner image of the operator's version."),
+    "ArtifactsIncomplete": (
+        "What the separate verifier needs could not be saved.",
+        "The message names the path: make it smaller, or readable.",
+    ),
+    "CommandNotStarted": (
+        "A command could not be started in the environment.",
+        "The image lacks the program, the user or the folder that the message names.",
+    ),
+    "EnvironmentMisbehaved": (
+        "What answers in the task's container is not our helper, or talks nonsense.",
+        "Does the image or the agent start a program that takes its place?",
+    ),
+    "EnvironmentStuck": ("The task's container does not answer.", "Give the task more CPU or memory; did the agent stop all processes?"),
+    "Interrupted": ("The Pod was told to stop while the trial ran: drain, eviction, deletion.", "Raise `retry.max`."),
+    "RewardInvalid": (
+        "A reward file is there and cannot be taken: no number, too large, no regular file.",
+        "Write one number to `reward.txt`, or an object of numbers to `reward.json`.",
+    ),
+    "StepSetupFailed": ("`setup.sh` of a step ended with an error.", "Its output is in the trial's logs: `seatrial logs JOB TRIAL`."),
+    "VariableMissing": (
+        "A variable of the tests, or of an MCP server's header, is not given.",
+        "Give it in the job's `environment` or `verifier`, or to the agent for a header.",
+    ),
+}
+"""What the runner itself says, beside the members of ``Reason``: what happened, and what to do."""
+
 _HEAD: Final = """\
 # Troubleshooting by reason
 
@@ -173,7 +202,8 @@ def text() -> str:
         KeyError: a reason has no remedy, or no text in the code.
     """
     said = meanings()
-    rows = [f'| <a id="{reason.lower()}"></a>`{reason}` | {said[reason]} | {REMEDIES[reason]} |' for reason in sorted(Reason)]
+    entries = {**{str(reason): (said[reason], REMEDIES[reason]) for reason in Reason}, **IN_THE_POD}
+    rows = [f'| <a id="{reason.lower()}"></a>`{reason}` | {what} | {remedy} |' for reason, (what, remedy) in sorted(entries.items())]
     errors = [
         f"| `{name}` | {' | '.join('yes' if flag else 'no' for flag in (policy.retry, policy.grade, policy.valid))} |"
         for name, policy in sorted(ERROR_POLICIES.items())

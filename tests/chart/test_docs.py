@@ -6,7 +6,7 @@ import re
 
 import yaml
 from reference import __main__ as generator
-from reference.troubleshooting import REMEDIES
+from reference.troubleshooting import IN_THE_POD, REMEDIES
 from tests import docpages, transcripts
 
 from seatrial.api.reasons import Reason
@@ -24,6 +24,13 @@ def test_generated_pages_are_those_of_the_code() -> None:
 
 def test_every_reason_has_an_entry() -> None:
     assert [reason for reason in Reason if not REMEDIES.get(reason, "").endswith(".")] == []
+
+
+def test_every_reason_of_the_runner_has_an_entry() -> None:
+    sources = (REPOSITORY / "runner-image" / "src" / "seatrial_runner").glob("*.py")
+    given = {reason for source in sources for reason in re.findall(r'reason="(\w+)"', source.read_text())}
+    assert len(given) > 10
+    assert given - set(Reason) == set(IN_THE_POD)
 
 
 def test_links_lead_to_pages_that_exist() -> None:

@@ -427,7 +427,7 @@ def _load_class(import_path: str) -> type:
             raise HostError(f"{import_path}: module {missing} {_NO_HARBOR}") from error
         if missing and (module_name == missing or module_name.startswith(f"{missing}.")):
             raise HostError(
-                f"{import_path}: there is no module {missing}: give agent.source, or an agent.runnerImage that has it"
+                f"{import_path}: there is no module {missing}: give agent.source (--agent-dir), or an agent.runnerImage that has it"
             ) from error
         message = f"{import_path}: its module needs {missing}, which is not there: put it into agent.source or agent.runnerImage"
         raise HostError(message) from error

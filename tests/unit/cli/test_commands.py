@@ -110,6 +110,17 @@ def done_job(kube: Any, store: Store) -> str:
     return "smoke-oracle"
 
 
+def half_done(kube: Any, store: Store, name: str) -> dict[str, str]:
+    """Make the job one that runs and has ended its first trial only; the labels of the other one's Pod."""
+    job = kube.get("evaljobs", name)
+    prefix = job_prefix("evals", name, job["metadata"]["uid"])
+    rows = store.get(f"{prefix}trials.jsonl", max_bytes=10_000).splitlines(keepends=True)
+    store.delete(f"{prefix}trials.jsonl")
+    store.put(f"{prefix}rows/00000000.jsonl", rows[0])
+    kube.put("evaljobs", {**job, "status": {**job["status"], "phase": "Running"}})
+    return {"seatrial.dev/job": job["metadata"]["uid"], "seatrial.dev/trial": "two__1234567"}
+
+
 # --- run --------------------------------------------------------------------------------------------------------------------------------
 
 
@@ -261,8 +272,19 @@ def test_check_names_file_rule_and_remedy(seatrial: Callable[..., Ran], make_tas
         ("one", "bench/one", False, ["test-script", "unknown-key"])
     ]
     assert {"severity", "rule", "file", "key", "line", "message", "fix"} == set(lines[0]["problems"][0])
-    assert "error: one/tests/test.sh: " in ran.out
-    assert "warning: one/task.toml:4 (agent.timeout): agent.timeout is not a key of task.toml" in ran.out
+    assert f"error: {suite}/one/tests/test.sh: " in ran.out
+    assert f"warning: {suite}/one/task.toml:4: agent.timeout is not a key of task.toml" in ran.out
+
+
+def test_check_names_files_so_that_an_editor_opens_them(
+    seatrial: Callable[..., Ran], make_task: MakeTask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = make_task("one", test=False)
+    monkeypatch.chdir(task.parent)
+    fault = "tests/test.sh: There is no tests/test.sh; add the script, or give the verifier an image of its own [test-script]"
+    assert [line for line in seatrial("check", "one").out.splitlines() if ": " in line] == [f"error: one/{fault}"]
+    monkeypatch.chdir(task)
+    assert [line for line in seatrial("check", ".").out.splitlines() if ": " in line] == [f"error: {fault}"]
 
 
 def test_check_is_good_with_warnings_unless_strict(seatrial: Callable[..., Ran], make_task: MakeTask) -> None:
@@ -348,14 +370,7 @@ def test_get_trials_merges_plan_and_rows(seatrial: Callable[..., Ran], done_job:
 def test_trials_of_a_running_job_come_from_its_shards_and_its_pods(
     seatrial: Callable[..., Ran], done_job: str, kube: Any, store: Store
 ) -> None:
-    job = kube.get("evaljobs", done_job)
-    prefix = job_prefix("evals", done_job, job["metadata"]["uid"])
-    rows = store.get(f"{prefix}trials.jsonl", max_bytes=10_000).splitlines(keepends=True)
-    store.delete(f"{prefix}trials.jsonl")
-    store.put(f"{prefix}rows/00000000.jsonl", rows[0])
-    job["status"]["phase"] = "Running"
-    kube.put("evaljobs", job)
-    labels = {"seatrial.dev/job": job["metadata"]["uid"], "seatrial.dev/trial": "two__1234567"}
+    labels = half_done(kube, store, done_job)
     kube.put("pods", {"metadata": {"name": "p", "namespace": "evals", "labels": labels}, "status": {"phase": "Running"}})
     states = [json.loads(line)["state"] for line in seatrial("get", "trials", done_job, "-o", "jsonl").out.splitlines()]
     assert states == ["scored", "running"]
@@ -391,6 +406,64 @@ def test_watch_gives_up_after_its_limit_and_the_job_goes_on(seatrial: Callable[.
     assert (ran.code, "it goes on: seatrial watch slow" in ran.err, kube.writes()) == (1, True, [])
 
 
+NO_ANSWER = "no answer for 0.05 s: does the operator run, and does it watch namespace evals? seatrial doctor -n evals"
+
+
+def test_watch_says_when_no_operator_answers(seatrial: Callable[..., Ran], kube: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("seatrial.cli.console._ANSWER_SECONDS", 0.05)
+    kube.put("evaljobs", {"metadata": {"name": "slow", "namespace": "evals"}, "spec": {"taskset": "smoke"}})
+    ran = seatrial("watch", "slow", "--pending-timeout", "1")
+    assert (ran.code, ran.err.splitlines()[:2]) == (1, ["slow  Pending  0/?", NO_ANSWER])
+
+
+def test_publish_says_when_no_operator_answers(
+    seatrial: Callable[..., Ran], make_task: MakeTask, kube: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("seatrial.cli.console._ANSWER_SECONDS", 0.05)
+    kube.react = lambda plural, item: None
+    ran = seatrial("publish", str(make_task("one")), "--timeout", "1")
+    assert (ran.code, NO_ANSWER in ran.err.splitlines()) == (1, True)
+
+
+@pytest.mark.parametrize(
+    "arguments", [("results",), ("logs", "one__1234567"), ("get", "trials"), ("artifacts", "-d", "out"), ("results", "-o", "junit")]
+)
+def test_a_job_that_could_not_be_planned_says_why_it_has_no_trials(
+    seatrial: Callable[..., Ran], kube: Any, arguments: tuple[str, ...]
+) -> None:
+    message = "Taskset evals/nosuch does not exist: publish it, or correct spec.taskset"
+    condition = {"type": "PlanReady", "status": "False", "reason": "TasksetNotFound", "message": message}
+    body = {"metadata": {"name": "j", "namespace": "evals"}, "spec": {"taskset": "nosuch"}}
+    head, tail = (arguments[:2], arguments[2:]) if arguments[0] == "get" else (arguments[:1], arguments[1:])
+    kube.put("evaljobs", body)
+    unseen = seatrial(*head, "j", *tail)
+    kube.put("evaljobs", {**body, "status": {"phase": "Failed", "conditions": [condition]}})
+    refused = seatrial(*head, "j", *tail)
+    assert [(ran.code, ran.out, ran.err) for ran in (unseen, refused)] == [
+        (2, "", "error: job j is not planned yet. If that lasts, no operator watches namespace evals: seatrial doctor -n evals\n"),
+        (2, "", f"error: job j has no trials: TasksetNotFound: {message}\n"),
+    ]
+
+
+def test_following_a_trial_that_has_not_started_says_what_it_waits_for(
+    seatrial: Callable[..., Ran], done_job: str, kube: Any, store: Store
+) -> None:
+    labels = half_done(kube, store, done_job)
+    meta = {"name": "p", "namespace": "evals", "labels": labels, "creationTimestamp": "2026-01-01T00:00:00Z"}
+    scheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes"}
+    waiting = {"name": "agent", "state": {"waiting": {"reason": "ErrImagePull", "message": "not found"}}}
+    said = []
+    for status in ({"conditions": [scheduled]}, {"containerStatuses": [waiting]}):
+        kube.put("pods", {"metadata": meta, "status": {"phase": "Pending", **status}})
+        ran = seatrial("logs", done_job, "two__1234567", "-f")
+        said.append((ran.code, ran.out, ran.err.splitlines()))
+    last = "error: container agent of trial two__1234567 has not started: repeat the command when it has"
+    assert said == [
+        (2, "", ["trial two__1234567 waits: Unschedulable: 0/1 nodes", last]),
+        (2, "", ["trial two__1234567 waits: container agent: ErrImagePull: not found", last]),
+    ]
+
+
 # --- logs and artifacts -----------------------------------------------------------------------------------------------------------------
 
 
@@ -403,7 +476,10 @@ def test_logs_print_the_saved_files_of_a_trial(seatrial: Callable[..., Ran], don
 
 def test_logs_of_a_trial_without_any_say_so(seatrial: Callable[..., Ran], done_job: str) -> None:
     without, unknown = seatrial("logs", done_job, "two__1234567"), seatrial("logs", done_job, "three")
-    assert (without.code, "logs.tar.gz does not exist" in without.err) == (2, True)
+    assert (without.code, without.err) == (
+        2,
+        "trial two__1234567: RewardMissing: none\nerror: trial two__1234567 saved no logs\n",
+    )
     assert (unknown.code, f"job {done_job} has no trial 'three': seatrial get trials {done_job}" in unknown.err) == (2, True)
 
 
@@ -458,6 +534,9 @@ def test_a_job_is_steered_by_its_spec(seatrial: Callable[..., Ran], done_job: st
     word = {"cancel": "cancelled", "suspend": "suspended", "resume": "resumed"}[command]
     rehearsed = seatrial(command, done_job, "--dry-run")
     assert (json.loads(rehearsed.out), kube.writes()) == ({"spec": spec}, [])
+    ended = seatrial(command, done_job)
+    assert (ended.code, ended.out) == (0, f"evaljob/{done_job} had ended already: Completed\n")
+    kube.put("evaljobs", {**kube.get("evaljobs", done_job), "spec": {"taskset": "smoke"}, "status": {"phase": "Running"}})
     ran = seatrial(command, done_job)
     assert (ran.code, ran.out, spec.items() <= kube.get("evaljobs", done_job)["spec"].items()) == (0, f"evaljob/{done_job} {word}\n", True)
 

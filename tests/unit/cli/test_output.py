@@ -47,7 +47,7 @@ def test_one_job_is_shown_with_its_errors_as_kubectl_would_lay_it_out() -> None:
         "PHASE     DONE    ERRORED   MEAN    AGE\n"
         "Running   37/50   2         0.514   12m\n"
         "\n"
-        "Errored   ImageNotFound   2   web-7, web-19\n"
+        "Error     ImageNotFound   2   web-7, web-19\n"
         "          docker.io/acme/web:lates does not exist. Fix [environment].docker_image and publish again."
     )
 
@@ -124,6 +124,31 @@ def test_progress_is_one_line_of_facts() -> None:
         "Running  37/50  5 running  2 errored  1 retried  mean 0.514",
         "Pending  0/?",
     ]
+
+
+def test_what_a_job_waits_for_is_named_while_it_waits() -> None:
+    def waiting(reason: str, message: str) -> dict[str, object]:
+        conditions = [{"type": "Progressing", "status": "False", "reason": reason, "message": message}]
+        return job(phase="Running", progress="0/1", conditions=conditions)
+
+    held = waiting("Unschedulable", "0/1 nodes are available: 1 Insufficient cpu")
+    assert [output.progress_line(held), output.problems_of_job(held)] == [
+        "Running  0/1  Unschedulable",
+        "Waits:    Unschedulable: 0/1 nodes are available: 1 Insufficient cpu",
+    ]
+    for ordinary in (waiting("ImagePulling", "container agent: PodInitializing"), waiting("Running", ""), waiting("Finished", "")):
+        assert [output.progress_line(ordinary), output.problems_of_job(ordinary)] == ["Running  0/1", ""]
+
+
+def test_a_job_that_cannot_be_planned_says_so_once() -> None:
+    refused = job(
+        phase="Failed",
+        conditions=[
+            {"type": "PlanReady", "status": "False", "reason": "UnsupportedAgent", "message": "spec.agent.name 'orcale'"},
+            {"type": "Failed", "status": "True", "reason": "UnsupportedAgent", "message": "spec.agent.name 'orcale'"},
+        ],
+    )
+    assert output.problems_of_job(refused) == "Failed:   UnsupportedAgent: spec.agent.name 'orcale'"
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,7 @@ def write_job(kube: Any, store: Store) -> Callable[..., dict[str, Any]]:
         item["status"] = {
             "phase": "Running" if running else "Failed",
             "progress": f"{len(rows)}/10",
+            "plan": {"key": "k", "sha256": "0" * 64, "tasks": 2, "trials": 10},
             "mean": column_text(summary.scores[0].value) if summary.scores and summary.scores[0].value is not None else "",
             "trials": {"total": 10, "pending": 10 - len(rows), "running": 0, **counts, "retried": 0, "cached": 0},
             "scores": [

@@ -165,6 +165,14 @@ def test_the_root_must_be_a_real_folder(suite: Path, make_task: MakeTask, kind: 
         path.touch()
     elif kind == "link":
         path.symlink_to(suite)
+    says = {
+        "file": "; name the folder of a task, or of tasks",
+        "link": "; name an existing folder, not a link to one",
+        "absent": ", which does not exist; name the folder of a task, or of tasks",
+    }
+    assert [f"{problem.message}; {problem.fix}" for problem in discover(path).problems] == [
+        f"Dataset must be a real directory: {path}{says[kind]}"
+    ]
     with pytest.raises(DiscoveryError, match="Dataset must be a real directory"):
         discover(path).require()
 

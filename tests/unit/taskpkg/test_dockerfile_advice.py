@@ -79,6 +79,26 @@ def test_tests_in_the_image_of_a_separate_verifier_are_right(tmp_path: Path) -> 
     assert check_task(folder).problems == ()
 
 
+@pytest.mark.parametrize(
+    ("name", "rules"),
+    [
+        ("debian", []),
+        ("Debian:12", ["image-name"]),
+        ("debian:12 slim", ["image-name"]),
+        ("https://registry.example/web:1", ["image-name"]),
+        ("registry.example/web:", ["image-name"]),
+        ("web:a:b", ["image-name"]),
+        ("Registry.example:5000/team/web_app.x--y:V1.2_b", []),
+        ("[fd00::1]:5000/web@sha256:" + "0" * 64, []),
+        ("registry.example/web:1@sha256:" + "0" * 64, []),
+    ],
+)
+def test_what_no_registry_can_have_is_no_name_of_an_image(tmp_path: Path, name: str, rules: list[str]) -> None:
+    folder = write_task(tmp_path, "FROM a\n")
+    (folder / "task.toml").write_text(f'[environment]\ndocker_image = "{name}"\n')
+    assert [problem.rule for problem in check_task(folder).problems] == rules
+
+
 def test_an_image_of_one_machine_is_warned_about_in_task_toml(tmp_path: Path) -> None:
     folder = write_task(tmp_path, "FROM a\n")
     (folder / "task.toml").write_text('[environment]\ndocker_image = "localhost:5000/mine:1"\n')

@@ -213,7 +213,7 @@ class AgentSpec(Model):
     skills: tuple[Annotated[str, Field(min_length=1, max_length=1024)], ...] = Field(
         default=(),
         max_length=64,
-        description="Skills given to the agent, as in Harbor: a path in the agent's image, org/name@ref, or a URL.",
+        description="Folders with a SKILL.md, or folders of such; inside source, or absolute in the runner image. Only beside importPath.",
         json_schema_extra={LIST_TYPE: "atomic"},
     )
     mcp_servers: tuple[McpServer, ...] = Field(
@@ -825,7 +825,9 @@ class CoverageStatus(Model):
 class ErrorStatus(Model):
     """Errors of one name and cause."""
 
-    type: Annotated[str, Field(min_length=1, max_length=100)] = Field(description="Name of the error, as in Harbor's table.")
+    type: Annotated[str, Field(min_length=1, max_length=100)] = Field(
+        description="A reason of the troubleshooting page, or the name of the agent's own exception."
+    )
     cause: Cause = Field(description="Whose fault: infrastructure, environment, agent, verifier or user.")
     count: int = _count("Trials with this error.")
     sample: tuple[Annotated[str, Field(max_length=64)], ...] = Field(

@@ -21,8 +21,6 @@ class ConditionType(StrEnum):
     """Ended well, with at least one score."""
     FAILED = "Failed"
     """Ended without a score, with a missed threshold, or stopped early."""
-    STATUS_TRUNCATED = "StatusTruncated"
-    """The API server refused the full status; the results in the store are whole."""
     FINISHED = "Finished"
     """Ended either way: what scripts wait for."""
     SUSPENDED = "Suspended"

@@ -48,11 +48,11 @@ def artifacts(
     from seatrial.cli.console import note, show
     from seatrial.cli.logs import find_trial
     from seatrial.errors import InvalidSpec, NotFound
-    from seatrial.sdk.results import JobFiles, save_members
+    from seatrial.sdk.results import save_members
 
     session = Session(cluster, store)
     raw = session.cluster.get(EVALJOB, job)
-    files = JobFiles.of(session.store, raw)
+    files = session.files(raw)
     if layout is Layout.HARBOR:
         from seatrial.sdk.harbor_export import export_job
 

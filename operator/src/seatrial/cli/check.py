@@ -72,7 +72,7 @@ def check(
 
             show("\n".join(json.dumps(record, sort_keys=True) for record in task_records(suite)))
             for problem in suite.errors:
-                note(problem_line(problem, ""))
+                note(problem_line(problem, _place(suite.root)))
         case CheckOutput.GITHUB:
             show("\n".join(workflow_commands(suite)))
         case CheckOutput.SARIF:
@@ -115,8 +115,7 @@ def check_table(suite: FoundSuite) -> str:
         Column("BYTES", lambda item: item["bytes"]),
     ]
     parts = [table(columns, task_records(suite))] if suite.tasks else []
-    lines = [problem_line(problem, _relative(task, suite.root)) for task in suite.tasks for problem in task.problems]
-    lines += [problem_line(problem, "") for problem in suite.problems]
+    lines = [problem_line(problem, _place(folder)) for folder, problem in _located(suite)]
     return "\n\n".join([*parts, *(["\n".join(lines)] if lines else [])])
 
 
@@ -128,14 +127,13 @@ def verdict(suite: FoundSuite) -> str:
     return f"{len(suite.tasks)} tasks, {good} valid, {errors} errors, {len(problems) - errors} warnings"
 
 
-def problem_line(problem: Problem, task: str) -> str:
-    """``severity: place: message. Fix [rule]``."""
+def problem_line(problem: Problem, folder: str) -> str:
+    """``severity: place: message; fix [rule]``; the place is below ``folder``."""
     from seatrial.cli.output import printable
 
-    file = problem.file if problem.file != "." else ""
-    place = "/".join(part for part in (task, file) if part) or "."
+    place = os.path.normpath(os.path.join(folder, problem.file))
     line = f":{problem.line}" if problem.line is not None else ""
-    key = f" ({problem.key})" if problem.key else ""
+    key = f" ({problem.key})" if problem.key and problem.key not in problem.message else ""
     fix = f"; {problem.fix}" if problem.fix else ""
     return printable(f"{problem.severity}: {place}{line}{key}: {problem.message}{fix} [{problem.rule}]")
 
@@ -196,6 +194,12 @@ def _own(task: CheckedTask, suite: FoundSuite, severity: str) -> list[Problem]:
     """Problems of the suite that name this task."""
     names = {_relative(task, suite.root), task.path.name}
     return [problem for problem in suite.problems if problem.severity == severity and problem.file in names]
+
+
+def _place(folder: Path) -> str:
+    """A path that an editor opens: relative where it is below the working folder."""
+    relative = os.path.relpath(folder)
+    return str(folder) if relative.startswith("..") else relative
 
 
 def _relative(task: CheckedTask, root: Path) -> str:

@@ -32,7 +32,7 @@ def compare(
     from seatrial.cli.output import comparison_columns, comparison_report, comparison_rows, dump, reward_key
     from seatrial.errors import InvalidSpec
     from seatrial.scoring import compare as comparing
-    from seatrial.sdk.results import JobFiles, task_values
+    from seatrial.sdk.results import task_values
 
     if len(jobs) < 2:
         raise InvalidSpec("compare", "name at least two jobs: seatrial compare BASELINE JOB")
@@ -40,7 +40,7 @@ def compare(
     sides = []
     for name in jobs:
         raw = session.cluster.get(EVALJOB, name)
-        sides.append((name, task_values(JobFiles.of(session.store, raw).trials(), key or reward_key(raw))))
+        sides.append((name, task_values(session.files(raw).trials(), key or reward_key(raw))))
     found = [comparing.compare(sides[0], side) for side in sides[1:]]
     match output:
         case Output.TABLE:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
 
 # Lines of a log that nobody watches: at most one in so many seconds.
 _LINE_SECONDS: Final = 5.0
+# An operator that watches the namespace has answered by then.
+_ANSWER_SECONDS: Final = 20.0
 
 
 def show(text: str) -> None:
@@ -45,9 +48,44 @@ _WORDS: Final = {
 }
 
 
+class Answer:
+    """Waiting for the operator's first answer; says what may be wrong when it takes long."""
+
+    def __init__(self, namespace: str) -> None:
+        text = f"no answer for {_ANSWER_SECONDS:g} s: does the operator run, and does it watch namespace {namespace}?"
+        self._timer = threading.Timer(_ANSWER_SECONDS, note, (f"{text} seatrial doctor -n {namespace}",))
+        self._timer.daemon = True
+
+    def expect(self) -> None:
+        """From now on; called once."""
+        self._timer.start()
+
+    def arrived(self) -> None:
+        """It is there, or nobody waits any more."""
+        self._timer.cancel()
+
+
 @contextmanager
-def publish_progress() -> Iterator[Callable[[Progress], None]]:
+def publish_progress(namespace: str) -> Iterator[Callable[[Progress], None]]:
     """Shows a publication: one bar a stage on a terminal, else a line at the end of a stage and every few seconds."""
+    answer = Answer(namespace)
+
+    def advance(step: Progress) -> None:
+        display(step)
+        if step.stage == "register" and step.done == step.total:
+            answer.expect()
+        elif step.stage in ("verify", "taskset"):
+            answer.arrived()
+
+    with _stages() as display:
+        try:
+            yield advance
+        finally:
+            answer.arrived()
+
+
+@contextmanager
+def _stages() -> Iterator[Callable[[Progress], None]]:
     if is_terminal():
         with _bars() as bars:
             tasks: dict[str, Any] = {}
@@ -71,8 +109,25 @@ def publish_progress() -> Iterator[Callable[[Progress], None]]:
 
 
 @contextmanager
-def job_progress() -> Iterator[Callable[[Any], None]]:
+def job_progress(namespace: str) -> Iterator[Callable[[Any], None]]:
     """Shows a job: one bar on a terminal, else a line whenever its state changed."""
+    answer = Answer(namespace)
+
+    def advance(job: Any) -> None:
+        display(job)
+        if job.get("status", {}).get("phase"):
+            answer.arrived()
+
+    with _states() as display:
+        answer.expect()
+        try:
+            yield advance
+        finally:
+            answer.arrived()
+
+
+@contextmanager
+def _states() -> Iterator[Callable[[Any], None]]:
     from seatrial.cli.output import progress_line
 
     if is_terminal():

@@ -109,11 +109,10 @@ def _trials(session: Session, name: str, states: frozenset[str], output: Output)
     from seatrial.cli.console import note, show
     from seatrial.cli.output import dump, reward_key, trial_columns
     from seatrial.sdk.jobs import is_finished, running_trials
-    from seatrial.sdk.results import JobFiles
 
     job = session.cluster.get(EVALJOB, name)
     running = () if is_finished(job) else running_trials(session.cluster, job)
-    trials = [trial.raw() for trial in JobFiles.of(session.store, job).trials(running=running) if not states or trial.state in states]
+    trials = [trial.raw() for trial in session.files(job).trials(running=running) if not states or trial.state in states]
     if not trials and output is Output.TABLE:
         note(f"No trials found in job {name}.")
         return

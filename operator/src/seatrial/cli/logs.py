@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -36,22 +36,27 @@ def logs(
       seatrial logs smoke-oracle hello-pass__1a2b3c4 --file 'verifier/*'
     """
     from seatrial.api.names import EVALJOB
+    from seatrial.cli.console import note
+    from seatrial.cli.output import printable
+    from seatrial.errors import NotFound
     from seatrial.sdk.jobs import is_finished, running_trials
-    from seatrial.sdk.results import JobFiles
 
     session = Session(cluster, store)
     raw = session.cluster.get(EVALJOB, job)
-    stored = JobFiles.of(session.store, raw)
+    stored = session.files(raw)
     running = () if is_finished(raw) else running_trials(session.cluster, raw)
     record = find_trial(stored.trials(running=running), trial, job)
     if follow and record.state in ("running", "pending"):
         _follow(session, raw, record.name, container)
         return
     if record.state in ("running", "pending"):
-        from seatrial.errors import NotFound
-
         raise NotFound(f"trial {record.name} is {record.state}: its logs are saved when it ends; -f follows a running one")
-    _print_members(stored.members(record), files or ["*"], list_only=list_only)
+    if record.error is not None:
+        note(f"trial {record.name}: {printable(': '.join(part for part in (record.reason or record.error, record.message) if part))}")
+    try:
+        _print_members(stored.members(record), files or ["*"], list_only=list_only)
+    except NotFound as error:
+        raise NotFound(f"trial {record.name} saved no logs") from error
 
 
 def find_trial(trials: tuple[TrialRecord, ...], wanted: str, job: str) -> TrialRecord:
@@ -101,6 +106,8 @@ def shown(piece: bytes) -> str:
 
 def _follow(session: Session, job: Any, trial: str, container: str) -> None:
     from seatrial.api.names import LABEL_JOB, LABEL_TRIAL
+    from seatrial.cli.console import note
+    from seatrial.cli.output import printable
     from seatrial.errors import NotFound
 
     selector = f"{LABEL_JOB}={job['metadata']['uid']},{LABEL_TRIAL}={trial}"
@@ -108,6 +115,21 @@ def _follow(session: Session, job: Any, trial: str, container: str) -> None:
     if not pods:
         raise NotFound(f"trial {trial} has no Pod yet: seatrial watch {job['metadata']['name']}")
     newest = max(pods, key=lambda pod: pod["metadata"]["creationTimestamp"])
+    if waits := "; ".join(_waits(newest["status"])):
+        note(printable(f"trial {trial} waits: {waits}"))
+    states = {item["name"]: item["state"] for item in newest["status"].get("containerStatuses", ())}
+    if not states.get(container, {"waiting": {}}).keys() - {"waiting"}:
+        raise NotFound(f"container {container} of trial {trial} has not started: repeat the command when it has")
     for piece in session.cluster.pod_log(newest["metadata"]["name"], container=container, follow=True):
         sys.stdout.write(shown(piece))
         sys.stdout.flush()
+
+
+def _waits(status: Mapping[str, Any]) -> Iterator[str]:
+    """What the Pod waits for, in the words of the scheduler and the kubelet."""
+    for condition in status.get("conditions", ()):
+        if condition["type"] == "PodScheduled" and condition["status"] == "False":
+            yield f"{condition.get('reason')}: {condition.get('message')}"
+    for item in (*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ())):
+        if (found := item["state"].get("waiting")) is not None:
+            yield f"container {item['name']}: {': '.join(found[key] for key in ('reason', 'message') if found.get(key))}"

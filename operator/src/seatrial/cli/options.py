@@ -13,7 +13,8 @@ import typer
 
 if TYPE_CHECKING:
     from seatrial.effects.store import Store, StoreSettings
-    from seatrial.sdk.cluster import Cluster
+    from seatrial.sdk.cluster import Cluster, Raw
+    from seatrial.sdk.results import JobFiles
 
 
 class Output(enum.StrEnum):
@@ -88,6 +89,20 @@ class Session:
         from seatrial.effects.store import Store
 
         return Store(self.settings)
+
+    def files(self, job: Raw) -> JobFiles:
+        """The folder of an EvalJob object.
+
+        Raises:
+            NotFound: the job has no plan, and so no trials; it says why.
+        """
+        from seatrial.cli.output import why_unplanned
+        from seatrial.errors import NotFound
+        from seatrial.sdk.results import JobFiles
+
+        if why := why_unplanned(job):
+            raise NotFound(why)
+        return JobFiles.of(self.store, job)
 
 
 def expand(command: Callable[..., None]) -> Callable[..., None]:

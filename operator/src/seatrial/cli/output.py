@@ -10,7 +10,7 @@ import datetime
 import io
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from seatrial.cli.options import Output
 
@@ -234,22 +234,54 @@ def reward_key(job: Raw) -> str:
 
 
 def problems_of_job(job: Raw) -> str:
-    """Errors by name with their samples, missed thresholds, and why the job ended; empty when all is well."""
+    """Errors by name with their samples, missed thresholds, what it waits for and why it ended; empty when all is well.
+
+    A trial with an error may be scored all the same.
+    """
     blocks = []
     for error in field(job, "status.errors") or []:
         head = (
-            f"Errored   {printable(error['type'])}{GAP}{error['count']}{GAP}{', '.join(map(printable, error.get('sample', [])))}".rstrip()
+            f"Error     {printable(error['type'])}{GAP}{error['count']}{GAP}{', '.join(map(printable, error.get('sample', [])))}".rstrip()
         )
         blocks.append(head + (f"\n          {printable(error['message'])}" if error.get("message") else ""))
     for gate in field(job, "status.thresholds") or []:
         if not gate.get("passed"):
             value = "not measured" if gate.get("value") is None else number(float(gate["value"]))
             blocks.append(f"Missed    {printable(gate['score'])}{GAP}{value}, at least {number(float(gate['atLeast']))} was asked for")
-    for kind, status in (("PlanReady", "False"), ("Failed", "True"), ("Degraded", "True")):
+    if (wait := waits_for(job)) is not None:
+        blocks.append(f"Waits:    {wait['reason']}: {printable(wait['message'])}")
+    said = set()
+    for kind, status in (("Failed", "True"), ("PlanReady", "False"), ("Degraded", "True")):
         for item in field(job, "status.conditions") or []:
             if item.get("type") == kind and item.get("status") == status and item.get("reason") != "Pending":
-                blocks.append(f"{kind + ':':<9} {item.get('reason', '')}: {printable(item.get('message', ''))}".rstrip(": "))
+                text = f"{item.get('reason', '')}: {printable(item.get('message', ''))}".rstrip(": ")
+                if text not in said:
+                    blocks.append(f"{kind + ':':<9} {text}")
+                said.add(text)
     return "\n".join(blocks)
+
+
+_ORDINARY: Final = frozenset({"ImagePulling", "Suspended", "SuspendedByUser"})
+"""Reasons with a message that every job meets on its way, or that its phase says already."""
+
+
+def waits_for(job: Raw) -> Raw | None:
+    """The condition that says why trials do not start although the job has not ended."""
+    for item in field(job, "status.conditions") or []:
+        if item.get("type") == "Progressing" and item.get("message") and item.get("reason") not in _ORDINARY:
+            return cast(Raw, item)
+    return None
+
+
+def why_unplanned(job: Raw) -> str:
+    """Why the job has no trials to show; empty where it has a plan."""
+    name, namespace = field(job, "metadata.name"), field(job, "metadata.namespace")
+    if field(job, "status.plan"):
+        return ""
+    for item in field(job, "status.conditions") or []:
+        if item.get("type") == "PlanReady" and item.get("status") == "False" and item.get("message"):
+            return f"job {name} has no trials: {item['reason']}: {printable(item['message'])}"
+    return f"job {name} is not planned yet. If that lasts, no operator watches namespace {namespace}: seatrial doctor -n {namespace}"
 
 
 def bad_objects(items: Iterable[Raw], kind: str) -> str:
@@ -368,6 +400,8 @@ def progress_line(job: Raw) -> str:
     """The state of a job in one line."""
     counts = field(job, "status.trials") or {}
     parts = [str(field(job, "status.phase") or "Pending"), str(field(job, "status.progress") or "0/?")]
+    if (wait := waits_for(job)) is not None:
+        parts.append(wait["reason"])
     if counts.get("running"):
         parts.append(f"{counts['running']} running")
     if counts.get("errored"):

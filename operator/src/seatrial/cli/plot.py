@@ -41,11 +41,11 @@ def plot(
     from seatrial.errors import NotFound
     from seatrial.scoring.plots import scatter
     from seatrial.scoring.report import plots
-    from seatrial.sdk.results import JobFiles, cost_points, read_bundle
+    from seatrial.sdk.results import cost_points, read_bundle
 
     session = Session(cluster, store)
     raw = session.cluster.get(EVALJOB, job)
-    files = JobFiles.of(session.store, raw)
+    files = session.files(raw)
     if chart is Chart.COST:
         svg = scatter(cost_points(files, reward_key(raw)))
     else:

@@ -116,7 +116,7 @@ def publish(
     if build:
         options = replace(options, build=image_build(images, session, dry_run=dry_run))
     try:
-        with _suite(path, registry, dataset) as found, publish_progress() as progress:
+        with _suite(path, registry, dataset) as found, publish_progress(session.cluster.namespace) as progress:
             options = replace(options, metrics=found.metrics)
             report = run_publish(found.folder, options, cluster=session.cluster, settings=session.settings, progress=progress)
     except SuiteRefused as error:

@@ -72,7 +72,6 @@ def rescore(
     from seatrial.cli.run import send_body
     from seatrial.errors import InvalidSpec
     from seatrial.sdk.request import parse_thresholds
-    from seatrial.sdk.results import JobFiles
     from seatrial.sdk.reuse import rescore_body, saved_body
 
     if [job, harbor_job, trials].count(None) != 2:
@@ -91,7 +90,7 @@ def rescore(
         send_body(session, body, dry_run=dry_run, detach=detach, limits=(None, None), output=output)
         return
     raw = session.cluster.get(EVALJOB, job)
-    files = JobFiles.of(session.store, raw)
+    files = session.files(raw)
     if metrics is not None:
         _score_here(_of_job(files, raw), metrics, directory, gates, output)
     elif script is not None:

@@ -75,7 +75,8 @@ def results(
     """
     from seatrial.api.names import EVALJOB
     from seatrial.cli.console import note, show
-    from seatrial.errors import InvalidSpec
+    from seatrial.cli.output import why_unplanned
+    from seatrial.errors import InvalidSpec, NotFound
     from seatrial.sdk.jobs import is_finished, running_trials
     from seatrial.sdk.results import JobFiles
 
@@ -91,7 +92,10 @@ def results(
         write_parquet(_records(session, raw, files, files.trials(running=running), view or View.ROWS), file)
         note(f"{file} written")
         return
-    text = _text(session, raw, files, running, view=view, by=by, output=output)
+    try:
+        text = _text(session, raw, files, running, view=view, by=by, output=output)
+    except NotFound as error:
+        raise NotFound(why_unplanned(raw) or str(error)) from error
     if file is None:
         show(text)
     else:

@@ -199,7 +199,7 @@ def run(
             dry_run=dry_run,
         )
         try:
-            with publish_progress() as progress:
+            with publish_progress(session.cluster.namespace) as progress:
                 report = run_publish(source, options, cluster=session.cluster, settings=session.settings, progress=progress)
         except SuiteRefused as error:
             note(refusal(error))

@@ -48,10 +48,10 @@ def _change(options: ClusterOptions, job: str, word: str, *, dry_run: bool, **sp
     import json
 
     from seatrial.cli.console import show
-    from seatrial.sdk.jobs import change
+    from seatrial.sdk.jobs import change, is_finished, phase_of
 
     if dry_run:
         show(json.dumps({"spec": spec}))
         return
-    change(Session(options).cluster, job, **spec)
-    show(f"evaljob/{job} {word}")
+    changed = change(Session(options).cluster, job, **spec)
+    show(f"evaljob/{job} had ended already: {phase_of(changed)}" if is_finished(changed) else f"evaljob/{job} {word}")

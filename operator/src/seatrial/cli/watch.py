@@ -40,7 +40,7 @@ def watch_job(session: Session, name: str, *, limits: tuple[float | None, float 
     from seatrial.sdk.results import JobFiles
 
     last = {}
-    with job_progress() as progress:
+    with job_progress(session.cluster.namespace) as progress:
         for last in follow(session.cluster, name, limits=Limits(*limits)):
             progress(last)
     if output is Output.TABLE:

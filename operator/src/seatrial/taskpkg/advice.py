@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import posixpath
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -18,6 +19,12 @@ _TEXT_BYTES: Final = 256 * 1024
 """How much of a script is looked at; those that matter are far shorter."""
 _GITMODULES_BYTES: Final = 256 * 1024
 _DATA_FOLDERS: Final = ("environment", "tests", "solution", "steps")
+_PART: Final = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
+_HOST: Final = r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:]+\])(?::[0-9]+)?"
+_IMAGE_NAME: Final = re.compile(
+    rf"(?:{_HOST}/)?{_PART}(?:/{_PART})*(?::[A-Za-z0-9_][A-Za-z0-9_.-]{{0,127}})?(?:@[a-z0-9+._-]+:[0-9a-f]{{32,}})?"
+)
+"""The grammar of the OCI distribution specification, with the registry's host before it."""
 
 
 def advise(task_dir: Path, config: TaskConfig, listed: Inventory) -> Iterator[Problem]:
@@ -107,7 +114,10 @@ def _named_images(config: TaskConfig) -> Iterator[Problem]:
     own = config.verifier.environment
     named = {"environment": config.environment.docker_image, "verifier.environment": own.docker_image if own is not None else None}
     for section, image in named.items():
-        if image and _is_local_image(image):
+        if image and not _IMAGE_NAME.fullmatch(image):
+            fix = "write REGISTRY/NAME:TAG in lower case, without spaces or a scheme; only the tag may have capitals"
+            yield Problem("warning", "image-name", "task.toml", f"{section}.docker_image", None, f"{image!r} is no name of an image", fix)
+        elif image and _is_local_image(image):
             fix = "push the image to a registry that the cluster reaches, and name it there"
             message = f"The image {image} exists only on one machine"
             yield Problem("warning", "local-image", "task.toml", f"{section}.docker_image", None, message, fix)

@@ -60,7 +60,9 @@ def discover(path: Path, *, recursive: bool = False, lenient: bool = False) -> D
     """Find the tasks at or below ``path``. Their content is not judged here, except in ``lenient`` mode."""
     root = Path(os.path.abspath(path))
     if root.is_symlink() or not root.is_dir():
-        problem = _error("dataset-root", ".", f"Dataset must be a real directory: {root}", "name an existing folder, not a link to one")
+        fix = "name an existing folder, not a link to one" if root.is_symlink() else "name the folder of a task, or of tasks"
+        absent = "" if os.path.lexists(root) else ", which does not exist"
+        problem = _error("dataset-root", ".", f"Dataset must be a real directory: {root}{absent}", fix)
         return Discovery(root, "dataset", (), (problem,))
     if lenient:
         return _discover_leniently(root)
