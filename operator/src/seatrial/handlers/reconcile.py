@@ -93,6 +93,8 @@ class Memory:
     loaded: Loaded
     rows: RowLog
     finder: ResultFinder
+    job: EvalJob | None = None
+    """As it was parsed last."""
     found: dict[tuple[str, int], Found] = field(default_factory=dict)
     refused: dict[tuple[str, int], Judgement] = field(default_factory=dict)
     started: dict[tuple[str, int], tuple[str, float]] = field(default_factory=dict)
@@ -154,7 +156,7 @@ class JobPass:
         if is_terminal(body.get("status") or {}):
             return await self._finished(body)
         try:
-            job = EvalJob.parse(body)
+            job = self._parse(body)
         except InvalidSpec as error:
             await self._writer.write(EVALJOB, body, refused_status(self._context(body), Reason.INVALID_SPEC, short(str(error))))
             return None
@@ -168,6 +170,20 @@ class JobPass:
         except (Unavailable, Forbidden, DiskFull) as error:
             await self._degrade(body, job, error)
             raise
+
+    def _parse(self, body: Raw) -> EvalJob:
+        """The object of a body; a job at work is parsed once per version: it has more passes than changes.
+
+        Raises:
+            InvalidSpec: it cannot be read.
+        """
+        meta = body["metadata"]
+        memory = self._memories.get(meta["uid"])
+        if memory is None:
+            return EvalJob.parse(body)
+        if memory.job is None or memory.job.metadata.resource_version != meta["resourceVersion"]:
+            memory.job = EvalJob.parse(body)
+        return memory.job
 
     def forget(self, namespace: str, name: str) -> None:
         """The job no longer exists; its Pods go with it."""
