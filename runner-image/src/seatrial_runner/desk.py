@@ -23,6 +23,8 @@ from seatrial_runner.frames import FAILED, HEAD_BYTES, PIECE_BYTES, SOCKET, TIME
 
 LOCK: Final = "agent.lock"
 _FRAME_BYTES: Final = 1 << 20
+_CONNECTIONS: Final = 256
+"""Served at a time, as many as envd takes requests. More wait for their turn: an agent's image must not fill our memory with threads."""
 _TREE_BYTES: Final = 8 * 1024 * 1024 * 1024
 _TREE_ENTRIES: Final = 1_000_000
 _HOOK_SECONDS: Final = 5.0
@@ -39,6 +41,7 @@ class Desk:
             user: as whom commands run unless they say otherwise.
         """
         self._channel, self._workdir, self._user = channel, workdir, user
+        self._free = threading.Semaphore(_CONNECTIONS)
         self._socket = socket.socket(socket.AF_UNIX)
         path = f"{folder}/{SOCKET}"
         # Renamed into place: the client takes a socket that exists for one that answers.
@@ -53,18 +56,25 @@ class Desk:
 
     def _accept(self) -> None:
         while True:
+            self._free.acquire()
             try:
                 connection, _ = self._socket.accept()
             except OSError:
                 return  # closed
-            threading.Thread(target=self._serve, args=(connection,), name="request", daemon=True).start()
+            threading.Thread(target=self._serve_and_free, args=(connection,), name="request", daemon=True).start()
+
+    def _serve_and_free(self, connection: socket.socket) -> None:
+        try:
+            self._serve(connection)
+        finally:
+            self._free.release()
 
     def _serve(self, connection: socket.socket) -> None:
         with connection:
             peer = _Peer(connection)
             try:
                 code, error = self._answer(peer), ""
-            except (ChannelError, ValueError, KeyError, TypeError) as fault:
+            except (AttributeError, ChannelError, KeyError, RecursionError, TypeError, ValueError) as fault:
                 code, error = FAILED, str(fault) or type(fault).__name__
             except OSError:
                 return  # the client went away

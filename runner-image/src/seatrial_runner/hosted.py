@@ -35,6 +35,8 @@ LOAD_SECONDS: Final = 120.0
 _ANSWER_BYTES: Final = 8 * 1024 * 1024
 _LOOK_SECONDS: Final = 0.1
 _LAST_WORDS_SECONDS: Final = 2.0
+_TAKE_SECONDS: Final = 30.0
+"""For a request that the process does not read."""
 _BOOT: Final = "import sys; sys.path[:0] = sys.argv[2:]; from seatrial_runner.agent_host import main; sys.exit(main(sys.argv[1:2]))"
 
 
@@ -45,6 +47,7 @@ class HostedAgent:
         self.name, self.version = trial["agent"]["name"], trial["agent"]["version"]
         self._paths, self._trial, self._env = paths, trial, env
         self._ours, theirs = socket.socketpair()
+        self._ours.settimeout(_TAKE_SECONDS)
         self._buffer = b""
         with theirs:
             self._process = subprocess.Popen(
@@ -137,6 +140,8 @@ class HostedAgent:
                 watcher.look()
         except (BrokenPipeError, ConnectionResetError):
             raise self._died(phase) from None
+        except TimeoutError:
+            raise Fault("RuntimeError", "agent", "the agent's process takes nothing of what it is told to do") from None
         except TimedOut:
             self._last_words(result)
             raise
@@ -201,6 +206,8 @@ class _Patience:
 
 
 def _fault(error: Any, phase: str) -> Fault:
+    if not isinstance(error, dict):
+        error = {}
     kind, message = str(error.get("type", "RuntimeError")), str(error.get("message", ""))
     if error.get("user") is True:
         return Fault(kind, "user", message, reason="AgentNotLoaded")

@@ -147,6 +147,10 @@ def test_files_go_both_ways_and_links_of_the_environment_lead_nowhere(pod: Pod) 
             "os.kill(os.getpid(), 9)",
             ("NonZeroAgentExitCodeError", "the agent's process was ended by signal 9 while it ran; see its output in agent.txt"),
         ),
+        (
+            """os.write(int(__import__("sys").argv[1]), b'{"error": "no object"}\\n'); time.sleep(300)""",
+            ("RuntimeError", "the agent failed: "),
+        ),
     ],
 )
 def test_a_class_that_fails_is_graded_under_the_name_of_its_error(pod: Pod, body: str, expected: tuple[str, str]) -> None:

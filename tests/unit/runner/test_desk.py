@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import fcntl
 import os
+import select
 import signal
+import socket
 import subprocess
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pytest
 from tests.processes import alive
 
 from seatrial.contract import DESK_MARK
-from seatrial_runner.desk import LOCK, has_ended, is_alive
+from seatrial_runner import desk
+from seatrial_runner.channel import Channel
+from seatrial_runner.desk import LOCK, Desk, has_ended, is_alive
+from seatrial_runner.frames import frame
 
 from .conftest import wait_until
 
@@ -183,17 +189,48 @@ def test_what_an_environment_sends_shows_no_file_of_the_agents_container(pod: Po
     assert not (tmp_path / "one").is_symlink()
 
 
+def test_more_connections_than_can_be_served_wait_for_their_turn(pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(desk, "_CONNECTIONS", 2)
+    before = threading.enumerate()
+    desk_of_nothing = Desk(str(pod.root / "desk"), cast(Channel, None), workdir="/", user=None)
+    with ExitStack() as stack:
+        silent, asking = ([stack.enter_context(socket.socket(socket.AF_UNIX)) for _ in range(2)] for _ in range(2))
+        for connection in (*silent, *asking):
+            connection.connect(str(pod.root / "desk/env.sock"))
+        for connection in asking:
+            connection.sendall(frame(b"r", b'{"op": "wait"}'))
+        wait_until(lambda: [thread.name for thread in threading.enumerate() if thread not in before] == ["desk", "request", "request"])
+        assert select.select(asking, [], [], 0.2)[0] == []
+        for connection in silent:
+            connection.close()
+        for connection in asking:
+            connection.settimeout(10)
+            assert connection.recv(1) == b"x"
+    desk_of_nothing.close()
+
+
+@pytest.mark.parametrize("request_", [b"[]", b"[" * 100_000, b'{"op": "exec", "argv": ["true"], "env": [1]}', b'{"op": ["exec"]}'])
+def test_a_request_that_is_none_is_answered_as_such(pod: Pod, request_: bytes) -> None:
+    desk_of_nothing = Desk(str(pod.root / "desk"), cast(Channel, None), workdir="/", user=None)
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(str(pod.root / "desk/env.sock"))
+        connection.sendall(frame(b"r", request_))
+        connection.settimeout(10)
+        assert connection.recv(1) == b"x"
+    desk_of_nothing.close()
+
+
 def test_the_lock_lives_and_dies_with_the_container(pod: Pod) -> None:
-    desk, client = pod.root / "desk", pod.root / "seatrial-env"
+    folder, client = pod.root / "desk", pod.root / "seatrial-env"
     client.write_bytes(pod.envd.read_bytes())
     client.chmod(0o755)
-    assert is_alive(str(desk)) is None
+    assert is_alive(str(folder)) is None
     script = f"{client} hold && exec sleep 300"
     command = ["unshare", "--pid", "--fork", "--kill-child", "sh", "-c", script]
-    container = subprocess.Popen(command, env={**os.environ, "SEATRIAL_DESK": str(desk)})
+    container = subprocess.Popen(command, env={**os.environ, "SEATRIAL_DESK": str(folder)})
     try:
-        wait_until(lambda: is_alive(str(desk)) is True)
+        wait_until(lambda: is_alive(str(folder)) is True)
     finally:
         container.send_signal(signal.SIGKILL)
         container.wait(10)
-    wait_until(lambda: is_alive(str(desk)) is False)
+    wait_until(lambda: is_alive(str(folder)) is False)
