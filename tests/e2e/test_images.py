@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -304,6 +305,40 @@ def test_a_push_that_breaks_off_behind_the_layers_is_made_again(registry: Regist
         assert (trials["pending"], trials["errored"]) == (1, 0)
     ended = cluster.finished(job, NAMESPACE, timeout=300)
     assert (rows_by_task(cluster, job), ended["status"]["mean"]) == ({job: 1.0}, "1.000")
+
+
+@pytest.mark.deep
+def test_a_build_whose_node_does_not_take_it_away_is_given_up_and_made_again(registry: Registry, suite: Path) -> None:
+    cluster, job = registry.cluster, unique("cut-off")
+    until = int(time.time()) + 240
+    write_dockerfile_task(suite, job, f"ARG BASE=debian:12\nFROM ${{BASE}}\nRUN while [ $(date +%s) -lt {until} ]; do sleep 1; done\n")
+    cluster.seatrial("publish", str(suite), "--taskset", job, "-n", NAMESPACE)
+    cluster.apply(evaljob(job, NAMESPACE, taskset=job))
+    (pod,) = wait_until(lambda: build_pods(cluster, job), bool, timeout=60, what="build")
+    name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
+    wait_until(
+        lambda: cluster.get("pod", name, "-n", NAMESPACE)["status"]["phase"],
+        lambda phase: phase == "Running",
+        timeout=60,
+        what="build at work",
+    )
+    cluster.component("kill", "kubelet")
+    try:
+        cluster.kubectl("delete", "pod", name, "-n", NAMESPACE, "--wait=false")
+        # Nobody but the operator takes it away; its own registry is on the node that is cut off, so a new Pod waits for both.
+        wait_until(
+            lambda: [item["metadata"]["uid"] for item in build_pods(cluster, job)],
+            lambda uids: uid not in uids,
+            timeout=200,
+            what="end of the Pod that was cut off",
+        )
+    finally:
+        cluster.component("start", "kubelet")
+    trials = cluster.job(job, NAMESPACE)["status"]["trials"]
+    assert (trials["pending"], trials["errored"]) == (1, 0)
+    ended = cluster.finished(job, NAMESPACE, timeout=400)
+    assert (rows_by_task(cluster, job), ended["status"]["mean"]) == ({job: 1.0}, "1.000")
+    assert len(starts(cluster, name)) == 2
 
 
 def test_builds_that_hang_fill_the_disk_or_print_much_are_named_by_their_line_and_siblings_go_on(registry: Registry, suite: Path) -> None:
