@@ -253,6 +253,17 @@ def test_publish_prints_a_line_a_task_and_says_what_was_stored(seatrial: Callabl
     assert [json.loads(line)["outcome"] for line in again.out.splitlines()] == ["unchanged", "unchanged"]
 
 
+def test_publish_says_that_the_check_warns(seatrial: Callable[..., Ran], make_task: MakeTask) -> None:
+    task = make_task("one")
+    (task / "tests" / "test.sh").write_bytes(b"#!/bin/sh\r\necho 1 > /logs/verifier/reward.txt\r\n")
+    checked = seatrial("check", str(task)).err.splitlines()[-1]
+    told = seatrial("publish", str(task)).err.splitlines()[-2:]
+    assert (checked, told) == (
+        "1 tasks, 1 valid, 0 errors, 1 warnings",
+        ["1 tasks: 1 created; 1 archives in the store", "1 warnings: seatrial check of the folder says what may go wrong"],
+    )
+
+
 def test_publish_lists_every_bad_task_and_ends_with_1(seatrial: Callable[..., Ran], make_task: MakeTask, kube: Any) -> None:
     make_task("good")
     make_task("no-test", test=False)

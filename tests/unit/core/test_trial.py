@@ -167,7 +167,10 @@ def test_containers_wait_for_their_images_only_when_the_stage_has_ended() -> Non
         pod.waiting(name, "PodInitializing")
     state = look(pod)
     assert isinstance(state, Waiting)
-    assert state.reason == Reason.IMAGE_PULLING
+    assert (state.reason, state.message) == (
+        Reason.IMAGE_PULLING,
+        "container environment waits for its image, or for its start (PodInitializing)",
+    )
     assert look(pod.working("stage")) == Running()
 
 

@@ -175,6 +175,8 @@ def print_report(report: PublishReport, output: Output) -> None:
     for task in report.failed:
         note(f"failed: {task.folder.name}: {printable(task.message)}")
     note(counts(report))
+    if report.warnings:
+        note(f"{report.warnings} warnings: seatrial check of the folder says what may go wrong")
     if report.metric_script is not None:
         note(f"metric.py {report.metric_script['sha256'][:12]} runs over the rewards of every job on this suite, as script.NAME")
     if report.metric_script_note:

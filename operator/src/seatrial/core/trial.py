@@ -520,6 +520,7 @@ def _container_waiting(item: ContainerView, *, pod: PodView, now: datetime, limi
             if item.name != STAGE and (stage := pod.container(STAGE)) is not None and stage.phase != "waiting":
                 # Pulling the other images is inside the Pod's deadline; stage has its own limits.
                 started = stage.finished_at
+                text = f"container {item.name} waits for its image, or for its start ({item.reason or 'not reported yet'})"
                 seconds = max(limits.start, limits.image_wait)
                 judgement = failure(Reason.POD_START_TIMEOUT, text)
                 return _after(started, seconds, now=now, reason=Reason.IMAGE_PULLING, message=text, judgement=judgement)

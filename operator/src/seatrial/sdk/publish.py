@@ -168,6 +168,8 @@ class PublishReport:
     """Why its packages did not come along; empty where they did, or it needs none."""
     skipped_taskset: bool = False
     """A Taskset was asked for and not written, because a task failed."""
+    warnings: int = 0
+    """What ``seatrial check`` warns of in these tasks."""
 
     @property
     def failed(self) -> tuple[PublishedTask, ...]:
@@ -290,6 +292,9 @@ def publish(
         metric_script=script,
         metric_script_note=note,
         skipped_taskset=options.taskset is not None and not write,
+        warnings=sum(
+            item.severity == "warning" for problems in (suite.problems, *(task.problems for task in suite.tasks)) for item in problems
+        ),
     )
 
 
