@@ -10,6 +10,8 @@ import copy
 import json
 import statistics
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ NAMESPACE = "bench"
 TRIALS = 20
 CONCURRENCY = 8
 ROUNDS = 3
+LIMIT_SECONDS = 900
 COMMAND = "make bench"
 _PICK = (
     "for name in SEATRIAL_LOGS_URL SEATRIAL_RESULT_URL; do "
@@ -38,12 +41,12 @@ def measure(cluster: Cluster, folder: Path) -> list[Figure]:
     cluster.seatrial("publish", str(folder), "--taskset", "bench", "--namespace", NAMESPACE)
     ours, bare, requests = [], [], []
     for _ in range(ROUNDS):
-        name = unique("bench")
-        seconds, pod, per_trial = _evaljob(cluster, name)
-        ours.append(seconds)
-        requests.append(per_trial)
-        bare.append(_indexed_job(cluster, name, pod))
-        cluster.kubectl("delete", "evaljob", name, "-n", NAMESPACE)
+        run = Run(cluster, unique("bench"), namespace=NAMESPACE, taskset="bench", trials=TRIALS, concurrency=CONCURRENCY)
+        begun = datetime.now().astimezone()
+        ours.append(run.evaljob())
+        requests.append(_requests(cluster, begun) / TRIALS)
+        bare.append(run.indexed_job())
+        cluster.kubectl("delete", "evaljob", run.name, "-n", NAMESPACE)
     note = f"{TRIALS} trials, {CONCURRENCY} at a time, median of {ROUNDS} rounds; rounds: {_shown(ours)} against {_shown(bare)}"
     return [
         figure("evaljob wall time", statistics.median(ours), "s", baseline=statistics.median(bare), command=COMMAND, note=note),
@@ -61,19 +64,69 @@ def _shown(seconds: list[float]) -> str:
     return ", ".join(f"{value:.1f}" for value in seconds)
 
 
-def _evaljob(cluster: Cluster, name: str) -> tuple[float, dict[str, Any], float]:
-    """(wall seconds, one of its Pods, API requests a trial)."""
-    begun = datetime.now().astimezone()
-    start = time.monotonic()
-    cluster.apply(evaljob(name, NAMESPACE, taskset="bench", attempts=TRIALS, concurrency=CONCURRENCY))
-    pod = wait_until(lambda: cluster.trial_pods(NAMESPACE, name), bool, timeout=60, what="the first Pod", every=0.1)[0]
-    cluster.kubectl("wait", "--for=condition=Finished", f"evaljob/{name}", "-n", NAMESPACE, "--timeout=300s", timeout=310)
-    seconds = time.monotonic() - start
-    status = cluster.job(name, NAMESPACE)["status"]
-    if status["trials"]["scored"] != TRIALS:
-        raise RuntimeError(f"the benchmark's job ended with {status['trials']}")
-    wait_until(lambda: cluster.trial_pods(NAMESPACE, name), lambda pods: not pods, timeout=120, what="end of the Pods")
-    return seconds, pod, _requests(cluster, begun) / TRIALS
+@dataclass
+class Run:
+    """One EvalJob, and the bare Job with the same Pods."""
+
+    cluster: Cluster
+    name: str
+    namespace: str
+    taskset: str
+    """Of one task."""
+    trials: int
+    concurrency: int
+    spec: Mapping[str, Any] = field(default_factory=dict)
+    """Further fields of the EvalJob."""
+    _pod: dict[str, Any] = field(default_factory=dict)
+
+    def evaljob(self) -> float:
+        """Wall seconds from apply to Finished; its Pods are gone afterwards.
+
+        Raises:
+            RuntimeError: a trial has no score.
+        """
+        cluster, namespace, name = self.cluster, self.namespace, self.name
+        start = time.monotonic()
+        cluster.apply(evaljob(name, namespace, taskset=self.taskset, attempts=self.trials, concurrency=self.concurrency, **self.spec))
+        self._pod = wait_until(lambda: cluster.trial_pods(namespace, name), bool, timeout=60, what="the first Pod", every=0.1)[0]
+        self._wait("Finished", f"evaljob/{name}")
+        seconds = time.monotonic() - start
+        counts = cluster.job(name, namespace)["status"]["trials"]
+        if counts["scored"] != self.trials:
+            raise RuntimeError(f"the benchmark's job ended with {counts}")
+        wait_until(lambda: cluster.trial_pods(namespace, name), lambda pods: not pods, timeout=120, what="end of the Pods")
+        return seconds
+
+    def indexed_job(self) -> float:
+        """Wall seconds of a bare Job with a Pod of the EvalJob, which has run; its Pods are gone afterwards."""
+        cluster, namespace, name = self.cluster, self.namespace, f"bare-{self.name}"
+        job = {
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "metadata": {"name": name, "namespace": namespace},
+            "spec": {
+                "completionMode": "Indexed",
+                "completions": self.trials,
+                "parallelism": self.concurrency,
+                "backoffLimit": 0,
+                "template": {
+                    "metadata": {"labels": {"seatrial.dev/network": "public"}},
+                    "spec": _template(cluster, self.name, self._pod["spec"], trials=self.trials),
+                },
+            },
+        }
+        start = time.monotonic()
+        cluster.apply(job)
+        self._wait("Complete", f"job/{name}")
+        seconds = time.monotonic() - start
+        cluster.kubectl("delete", "job", name, "-n", namespace)
+        pods = ("pods", "-n", namespace, "-l", f"job-name={name}")
+        wait_until(lambda: cluster.items(*pods), lambda left: not left, timeout=120, what="end of the bare Pods")
+        return seconds
+
+    def _wait(self, condition: str, item: str) -> None:
+        command = ("wait", f"--for=condition={condition}", item, "-n", self.namespace, f"--timeout={LIMIT_SECONDS}s")
+        self.cluster.kubectl(*command, timeout=LIMIT_SECONDS + 10)
 
 
 def _requests(cluster: Cluster, since: datetime) -> int:
@@ -89,37 +142,9 @@ def _requests(cluster: Cluster, since: datetime) -> int:
     return count
 
 
-def _indexed_job(cluster: Cluster, name: str, pod: dict[str, Any]) -> float:
-    """Wall seconds of a bare Job with the Pod of job ``name``."""
-    spec = _template(cluster, name, pod["spec"])
-    job = {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "metadata": {"name": f"bare-{name}", "namespace": NAMESPACE},
-        "spec": {
-            "completionMode": "Indexed",
-            "completions": TRIALS,
-            "parallelism": CONCURRENCY,
-            "backoffLimit": 0,
-            "template": {"metadata": {"labels": {"seatrial.dev/network": "public"}}, "spec": spec},
-        },
-    }
-    start = time.monotonic()
-    cluster.apply(job)
-    cluster.kubectl("wait", "--for=condition=Complete", f"job/bare-{name}", "-n", NAMESPACE, "--timeout=300s", timeout=310)
-    seconds = time.monotonic() - start
-    cluster.kubectl("delete", "job", f"bare-{name}", "-n", NAMESPACE)
-    wait_until(
-        lambda: cluster.items("pods", "-n", NAMESPACE, "-l", f"job-name=bare-{name}"),
-        lambda pods: not pods,
-        timeout=120,
-        what="end of the bare Pods",
-    )
-    return seconds
-
-
-def _template(cluster: Cluster, name: str, source: dict[str, Any]) -> dict[str, Any]:
-    spec = copy.deepcopy(source)
+def _template(cluster: Cluster, name: str, source: Mapping[str, Any], *, trials: int) -> dict[str, Any]:
+    """The spec of a Pod that ran, for any index of a Job."""
+    spec = copy.deepcopy(dict(source))
     for key in ("nodeName", "priority", "preemptionPolicy", "serviceAccount", "serviceAccountName", "schedulerName"):
         spec.pop(key, None)
     keys = json.loads(Path(cluster.env["s3"]["credentialsFile"]).read_text())
@@ -135,7 +160,7 @@ def _template(cluster: Cluster, name: str, source: dict[str, Any]) -> dict[str, 
     )
     verifier = next(one for one in spec["containers"] if one["name"] == "verifier")
     for variable, file in (("SEATRIAL_LOGS_URL", "logs.tar.gz"), ("SEATRIAL_RESULT_URL", "result.json")):
-        urls = [store.presign_put(f"bench/{name}/{index}/{file}", expires_seconds=3600) for index in range(TRIALS)]
+        urls = [store.presign_put(f"bench/{name}/{index}/{file}", expires_seconds=3600) for index in range(trials)]
         entry = next(one for one in verifier["env"] if one["name"] == variable)
         entry["value"] = "\n".join(urls)
     verifier["command"] = ["bash", "-c", f'{_PICK}; exec seatrial-runner "$@"', "bash"]
