@@ -15,7 +15,7 @@ import stat
 import tarfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import BinaryIO, Final, Literal, NamedTuple, Protocol, TypedDict
+from typing import IO, BinaryIO, Final, Literal, NamedTuple, Protocol, TypedDict
 
 from seatrial.contract import ArtifactInput
 from seatrial_runner.channel import ChannelError, Entry, EnvdError, EnvironmentExited, GetSummary
@@ -102,7 +102,8 @@ class EvidenceWriter:
         self._left = caps.total_bytes
         self._entries = caps.entries
         self._truncated: list[str] = []
-        self._names: set[str] = set()
+        self._names: set[int] = set()
+        """Hashes: names of 4 KiB, a hundred thousand times, would fill the memory."""
         self._is_whole = True
 
     def add_logs(self, source: Source, path: str, prefix: str) -> None:
@@ -142,10 +143,10 @@ class EvidenceWriter:
     def copy(self, archive: str) -> None:
         """All members of an archive that an earlier writer made, beyond all caps."""
         with tarfile.open(archive) as tar:
-            for member in tar:
+            for member in members(tar):
                 if member.isreg() or member.isdir() or member.issym():
-                    self._names.add(member.name)
-                    self._tar.addfile(member, tar.extractfile(member) if member.isreg() else None)
+                    self._names.add(hash(member.name))
+                    self._add_member(member, tar.extractfile(member) if member.isreg() else None)
 
     @property
     def incomplete(self) -> str | None:
@@ -195,10 +196,10 @@ class EvidenceWriter:
             self._truncated.append(f"{name}: {why}"[:200])
 
     def _add(self, name: str, entry: Entry, items: Items, *, whole: bool) -> None:
-        if name in self._names:
+        if hash(name) in self._names:
             return
         self._entries -= 1
-        self._names.add(name)
+        self._names.add(hash(name))
         match entry.kind:
             case "dir":
                 self._write_special(name, entry, tarfile.DIRTYPE)
@@ -228,14 +229,30 @@ class EvidenceWriter:
     def _write(self, name: str, data: BinaryIO | _Exactly, size: int, *, mode: int, mtime: int) -> None:
         info = tarfile.TarInfo(name)
         info.size, info.mode, info.mtime = size, mode, max(0, mtime)
-        self._tar.addfile(info, data)
+        self._add_member(info, data)
 
     def _write_special(self, name: str, entry: Entry, type: bytes) -> None:
         info = tarfile.TarInfo(name)
         info.type, info.mode, info.mtime = type, 0o755, max(0, entry.mtime)
         if type == tarfile.SYMTYPE:
             info.linkname = entry.link_target
-        self._tar.addfile(info)
+        self._add_member(info, None)
+
+    def _add_member(self, info: tarfile.TarInfo, data: IO[bytes] | _Exactly | None) -> None:
+        self._tar.addfile(info, data)
+        forget_members(self._tar)
+
+
+def members(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    """The members of an archive of ours, each to be used before the next."""
+    while (member := tar.next()) is not None:
+        yield member
+        forget_members(tar)
+
+
+def forget_members(tar: tarfile.TarFile) -> None:
+    """Have ``tar`` keep none of the members that it has read or written: a hundred thousand names of 4 KiB would fill the memory."""
+    tar.members.clear()  # type: ignore[attr-defined]
 
 
 def collect_artifacts(

@@ -17,6 +17,7 @@ from seatrial.contract import AGENT_LOGS_FILE, AGENT_RESULT_FILE, ContractBroken
 from seatrial_runner.channel import Channel, ChannelError, ConnectTimeout, EnvdError
 from seatrial_runner.clock import Deadline
 from seatrial_runner.connect import Connection, channel_fault
+from seatrial_runner.evidence import forget_members, members
 from seatrial_runner.faults import Fault, runner_crashed
 from seatrial_runner.grade import grading_of, verify
 from seatrial_runner.keep import Keeper
@@ -133,7 +134,7 @@ def _lay_out(channel: Channel, archive: str, *, workdir: str, scratch: str) -> N
 
 def _manifest(archive: str) -> list[dict[str, Any]]:
     with tarfile.open(archive) as tar:
-        for member in tar:
+        for member in members(tar):
             if member.name == _MANIFEST:
                 file = tar.extractfile(member)
                 rows: list[dict[str, Any]] = json.loads(file.read(_MANIFEST_BYTES)) if file is not None else []
@@ -144,7 +145,7 @@ def _manifest(archive: str) -> list[dict[str, Any]]:
 def _extract(archive: str, top: str, target: str, *, rename: str) -> None:
     """Write the members below ``top`` as a tar of its own, or ``top`` itself under the name ``rename``. Links that leave it are dropped."""
     with tarfile.open(archive) as tar, tarfile.open(target, "w", format=tarfile.PAX_FORMAT) as out:
-        for member in tar:
+        for member in members(tar):
             name = rename if rename and member.name == top else member.name.removeprefix(f"{top}/")
             if name == member.name or (rename and name != rename):
                 continue
@@ -155,3 +156,4 @@ def _extract(archive: str, top: str, target: str, *, rename: str) -> None:
             copied.mode = member.mode & 0o777
             copied.size = member.size if member.isreg() else 0
             out.addfile(copied, tar.extractfile(member) if member.isreg() else None)
+            forget_members(out)

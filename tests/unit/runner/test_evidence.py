@@ -7,7 +7,8 @@ import hashlib
 import io
 import os
 import tarfile
-from collections.abc import Iterator
+import tracemalloc
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,6 +32,29 @@ class Given(NamedTuple):
         if not self.entries:
             raise EnvdError("missing", f"nothing at {path}")
         return GivenItems(self)
+
+
+class Many:
+    """A source of empty files, made as they are read."""
+
+    summary = GetSummary(0, 0, 0, 0, 0, 0, False)
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = names
+
+    def get(self, path: str, *, max_bytes: int, max_entries: int, max_file_bytes: int | None = None) -> Many:
+        return self
+
+    def __iter__(self) -> Iterator[Entry]:
+        yield Entry(".", "dir", 0o777, 0, 1, "")
+        for name in self._names:
+            yield Entry(name, "file", 0o644, 0, 1, "")
+
+    def read(self, max_bytes: int = 65536) -> bytes:
+        return b""
+
+    def close(self) -> None:
+        """Nothing to close."""
 
 
 class GivenItems:
@@ -148,6 +172,24 @@ def test_the_total_is_bounded_and_what_is_missing_is_named() -> None:
 def test_too_many_entries_end_the_reading_and_are_named() -> None:
     archive = archive_of(given(*(file(f"log{number}", b"") for number in range(100))), caps=Caps(entries=3))
     assert (set(archive.files), archive.truncated) == ({"agent/log0", "agent/log1"}, ("agent: the rest is left out: too many entries",))
+
+
+def test_an_archive_of_many_long_names_fits_into_little_memory(tmp_path: Path) -> None:
+    names = [f"{'d' * 250}/{'e' * 250}/{number}" for number in range(2000)]
+    tracemalloc.start()
+    try:
+        with (tmp_path / "one").open("w+b") as one, (tmp_path / "two").open("w+b") as two:
+            writer = EvidenceWriter(one, redactor=Redactor())
+            writer.add_artifact(Many(names), "/data", "data", [])
+            writer.finish()
+            one.flush()
+            again = EvidenceWriter(two, redactor=Redactor())
+            again.copy(one.name)
+            again.finish()
+        kept = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert kept < sum(map(len, names)), kept
 
 
 def test_at_most_twenty_losses_are_named() -> None:
