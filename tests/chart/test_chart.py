@@ -338,6 +338,7 @@ def test_secrets_reach_only_the_operator_and_only_by_reference(helm: Helm) -> No
         "bucket": "evals",
         "region": "us-east-1",
         "pathStyle": "true",
+        "runnerImage": "ghcr.io/seatrial/runner:0.1.0",
         "credentialsSecret": "s3-credentials",
     }
 

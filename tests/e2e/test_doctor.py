@@ -30,7 +30,8 @@ def examined(ops: Release, *arguments: str, environment: dict[str, str] | None =
 
 
 def test_a_sound_installation_has_no_fault(ops: Release) -> None:
-    assert examined(ops) == Seen(0, {})
+    assert examined(ops, "--network") == Seen(0, {})
+    assert ops.cluster.items("pods", "--namespace", TRIALS, "--selector=seatrial.dev/network") == []
 
 
 # --- faults that need no change of the cluster ------------------------------------------------------------------------------------------
@@ -62,6 +63,19 @@ def test_a_namespace_that_the_operator_does_not_watch_is_found(ops: Release) -> 
     assert seen.faults == {
         "operator's rights": "the operator may not create pods in default: name it in the chart's namespaces, and upgrade"
     }
+
+
+def test_policies_that_are_not_in_force_are_found(ops: Release) -> None:
+    policy = f"{DEPLOYMENT}-none"
+    saved = ops.cluster.get("networkpolicy", policy, "--namespace", TRIALS)
+    ops.cluster.kubectl("delete", "networkpolicy", policy, "--namespace", TRIALS)
+    try:
+        seen = examined(ops, "--network")
+    finally:
+        del saved["metadata"]["resourceVersion"], saved["metadata"]["uid"]
+        ops.cluster.apply(saved)
+    assert (seen.code, list(seen.faults)) == (3, ["network"])
+    assert f"a Pod without a network reaches the API server from {TRIALS}" in seen.faults["network"]
 
 
 # --- faults of the cluster --------------------------------------------------------------------------------------------------------------
@@ -145,4 +159,5 @@ def test_a_fault_of_the_cluster_is_found(ops: Release, fault: str) -> None:
     with plant(ops):
         seen = examined(ops)
     assert (seen.code, said in seen.faults.get(step, "")) == (3, True), seen
-    assert examined(ops) == Seen(0, {})
+    assert examined(ops, "--network") == Seen(0, {})
+    assert ops.cluster.items("pods", "--namespace", TRIALS, "--selector=seatrial.dev/network") == []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from seatrial.cli.exits import Exit
@@ -9,7 +11,12 @@ from seatrial.cli.options import ClusterOptions, Output, OutputOption, Session, 
 
 
 @expand
-def doctor(cluster: ClusterOptions, store: StoreFlags, output: OutputOption = Output.TABLE) -> None:
+def doctor(
+    cluster: ClusterOptions,
+    store: StoreFlags,
+    network: Annotated[bool, typer.Option("--network", help="Start a Pod to see whether NetworkPolicies are enforced.")] = False,
+    output: OutputOption = Output.TABLE,
+) -> None:
     """Check cluster, custom resources, operator and object store. Exit code 3 if a step fails.
 
     The object store is tried with one small object below .seatrial-ping/, which is deleted again.
@@ -17,6 +24,7 @@ def doctor(cluster: ClusterOptions, store: StoreFlags, output: OutputOption = Ou
     \b
     Example:
       seatrial doctor
+      seatrial doctor --namespace evals --network
     """
     from seatrial.cli.console import show
     from seatrial.cli.output import Column, dump
@@ -25,7 +33,7 @@ def doctor(cluster: ClusterOptions, store: StoreFlags, output: OutputOption = Ou
 
     session = Session(cluster, store)
     options = StoreOptions(endpoint=store.s3_endpoint, bucket=store.s3_bucket, region=store.s3_region)
-    findings = list(diagnose(lambda: session.cluster, options))
+    findings = list(diagnose(lambda: session.cluster, options, network=network))
     columns = [
         Column("STEP", lambda item: item["step"]),
         Column("OK", lambda item: item["good"]),

@@ -10,8 +10,9 @@ from urllib.parse import quote
 from seatrial.api.names import EVALJOB, GROUP, LABEL_NETWORK, PLURALS, TASK, TASKSET
 from seatrial.effects.store import Put, Store, StoreSettings
 from seatrial.errors import Forbidden, NotFound, SeatrialError
+from seatrial.sdk import netprobe
 from seatrial.sdk.cluster import Cluster
-from seatrial.sdk.storage import StoreOptions, operator_namespace, read_endpoints, store_settings
+from seatrial.sdk.storage import CONFIG_MAP, StoreOptions, operator_namespace, read_endpoints, store_settings
 
 OPERATOR_SELECTOR: Final = "app.kubernetes.io/name=seatrial,app.kubernetes.io/component=operator"
 SILENT_SECONDS: Final = 60.0
@@ -29,8 +30,8 @@ class Finding(NamedTuple):
     detail: str
 
 
-def diagnose(connect: Callable[[], Cluster], options: StoreOptions) -> Iterator[Finding]:
-    """All steps in order; a step that needs an earlier one that failed is left out."""
+def diagnose(connect: Callable[[], Cluster], options: StoreOptions, *, network: bool = False) -> Iterator[Finding]:
+    """All steps in order; a step that needs an earlier one that failed is left out. ``network``: with a Pod that tries it."""
     found = _attempt("cluster", lambda: _cluster(connect))
     yield found.finding
     if found.value is None:
@@ -49,6 +50,8 @@ def diagnose(connect: Callable[[], Cluster], options: StoreOptions) -> Iterator[
     yield settings.finding
     if settings.value is not None:
         yield _attempt("object store", lambda: _store(settings.value)).finding
+    if network:
+        yield _attempt("network", lambda: _network(cluster)).finding
 
 
 def operator_images(cluster: Cluster) -> tuple[str, ...]:
@@ -214,6 +217,14 @@ def _store(settings: StoreSettings) -> tuple[str, None]:
         raise SeatrialError(f"the object store {settings.endpoint} ignores If-None-Match: use a server with conditional writes")
     finally:
         store.delete(PROBE_KEY)
+
+
+def _network(cluster: Cluster) -> tuple[str, None]:
+    found = read_endpoints(cluster)
+    if not found.runner_image:
+        raise NotFound(f"ConfigMap {operator_namespace()}/{CONFIG_MAP} names no runnerImage: upgrade the chart")
+    reached = netprobe.probe(cluster, image=found.runner_image, endpoint=found.internal)
+    return netprobe.verdict(cluster.namespace, found.internal, reached), None
 
 
 def _deployments(cluster: Cluster) -> list[dict[str, Any]]:

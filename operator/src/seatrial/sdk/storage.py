@@ -52,6 +52,8 @@ class Endpoints:
     path_style: bool
     secret: str
     """Name of the Secret with ``accessKey`` and ``secretKey`` in the operator's namespace; empty: there is none."""
+    runner_image: str = ""
+    """Of the containers beside a task; empty: an older chart."""
     image_repository: str = ""
     """HOST/NAME to which images of tasks are pushed; empty: the chart names none."""
     image_insecure: bool = False
@@ -86,6 +88,7 @@ def read_endpoints(cluster: Cluster, *, environment: Mapping[str, str] = os.envi
         region=data.get("region") or "us-east-1",
         path_style=data.get("pathStyle", "true") != "false",
         secret=data.get("credentialsSecret", ""),
+        runner_image=data.get("runnerImage", ""),
         image_repository=data.get("imageRepository", ""),
         image_insecure=data.get("imageInsecure") == "true",
         image_args=dict(pair.split("=", 1) for pair in data.get("imageArgs", "").split(",") if "=" in pair),
