@@ -26,7 +26,7 @@ def cluster() -> Cluster:
 @pytest.fixture(scope="session")
 def installed(cluster: Cluster) -> Cluster:
     """The cluster with the chart installed and watching ``NAMESPACE``."""
-    cluster.run("python3", "tests/cluster", "install", "--namespace", NAMESPACE, timeout=300)
+    cluster.install(NAMESPACE)
     return cluster
 
 
@@ -40,7 +40,7 @@ def smoke(installed: Cluster) -> str:
 @pytest.fixture(scope="session")
 def life(cluster: Cluster) -> Cluster:
     """The cluster with the chart installed and watching the namespace of ``cases``."""
-    cluster.run("python3", "tests/cluster", "install", "--namespace", cases.NAMESPACE, timeout=300)
+    cluster.install(cases.NAMESPACE)
     return cluster
 
 

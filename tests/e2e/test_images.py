@@ -92,10 +92,9 @@ def registry(installed: Cluster, tmp_path_factory: pytest.TempPathFactory) -> It
         "site.imageMirrors.mirrored\\.invalid": f"{found['address']}/seatrial",
         f"builds.files.{CERTIFICATES.replace('.', chr(92) + '.')}": "build-files/ca-certificates.crt",
     }
-    sets = [f"--set={name}={value}" for name, value in values.items()]
-    installed.run("python3", "tests/cluster", "install", "--namespace", NAMESPACE, *sets, timeout=600)
+    installed.install(NAMESPACE, values)
     yield Registry(installed, found["address"], found["base"], repository, scratch)
-    installed.run("python3", "tests/cluster", "install", "--namespace", NAMESPACE, timeout=600)
+    installed.install(NAMESPACE)
 
 
 def rows_by_task(cluster: Cluster, job: str) -> dict[str, Any]:
@@ -472,9 +471,7 @@ def test_a_cluster_without_a_registry_builds_into_the_charts_own(registry: Regis
         # The base image is in the other registry.
         "networkPolicies.publicEgress[0].ports[0].port": "5000",
     }
-    cluster.run(
-        "python3", "tests/cluster", "install", "--namespace", NAMESPACE, *(f"--set={k}={v}" for k, v in values.items()), timeout=600
-    )
+    cluster.install(NAMESPACE, values)
     cluster.seatrial("publish", str(suite), "-n", NAMESPACE)
     cluster.apply(evaljob(job, NAMESPACE, tasks=[f"e2e-{job}"]))
     cluster.finished(job, NAMESPACE, timeout=300)

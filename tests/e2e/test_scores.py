@@ -22,7 +22,7 @@ NAMESPACE = "scores"
 @pytest.fixture(scope="module")
 def scored(cluster: Cluster) -> Cluster:
     """The operator watching a namespace of these tests, with the smoke suite in it."""
-    cluster.run("python3", "tests/cluster", "install", "--namespace", NAMESPACE, timeout=900)
+    cluster.install(NAMESPACE)
     cluster.seatrial("publish", "examples/suites/smoke", "--taskset", "smoke", "--namespace", NAMESPACE)
     return cluster
 
