@@ -39,7 +39,7 @@ var defaultCtl = "/seatrial/ctl"
 var version = "dev"
 
 const usage = `usage: envd            serve (the container's arguments)
-       envd --ensure   return when an envd runs in this container, starting one in the background if need be (postStart)
+       envd --ensure   return when an envd runs in this container, starting one in the background if need be (startup probe)
        envd --build SECONDS COMMAND…   run an image builder as the first process of a build's container
        envd --version
 for tests: --ctl=DIR --patience=DURATION --term-time=DURATION

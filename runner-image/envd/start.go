@@ -82,7 +82,7 @@ func takeLock(folder *os.File) bool {
 	return syscall.Flock(int(folder.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil
 }
 
-// ensure is the postStart hook: it returns when an envd runs in this container, starting one in the background if need be. It may race with
+// ensure is the startup probe: it returns when an envd runs in this container, starting one in the background if need be. It may race with
 // an envd that the ENTRYPOINT starts; the lock decides which of them serves.
 func ensure(o options) error {
 	folder, err := openWhenThere(o.ctl, time.Now().Add(o.patience))
@@ -120,7 +120,7 @@ func isEnvd(pid int) bool {
 	return (argv[0] == own || argv[0] == os.Args[0]) && !slices.Contains(argv, "--ensure")
 }
 
-// startDaemon starts envd in a session of its own, without the hook's descriptors: the hook ends only when nobody holds them.
+// startDaemon starts envd in a session of its own, without the probe's descriptors: the probe ends only when nobody holds them.
 func startDaemon(o options) error {
 	program, err := os.Executable()
 	if err != nil {

@@ -228,7 +228,7 @@ class Listener:
             sock, _ = self._sock.accept()
         except TimeoutError:
             raise ConnectTimeout(
-                f"the environment did not connect within {timeout_seconds:g} s: neither its arguments nor the postStart hook started envd"
+                f"the environment did not connect within {timeout_seconds:g} s: neither its arguments nor the startup probe started envd"
             ) from None
         except OSError as error:
             raise ChannelError(f"cannot accept at {self.path}: {error.strerror or error}") from error

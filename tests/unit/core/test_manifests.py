@@ -73,8 +73,8 @@ def test_volumes_are_mounted_as_the_architecture_says() -> None:
         "/seatrial/bin": "bin ro",
         "/seatrial/ctl/agent": "ctl/agent",
         "/seatrial/task": "task/agent ro",
-        "/seatrial/run/agent": "run/agent",
-        "/seatrial/run/verifier": "run/verifier ro",
+        "/seatrial/run/agent": "run-agent",
+        "/seatrial/run/verifier": "run-verifier ro",
         "/logs/agent": "logs-agent",
         "/tmp": "tmp-agent",
     }
@@ -82,8 +82,8 @@ def test_volumes_are_mounted_as_the_architecture_says() -> None:
         "/seatrial/bin": "bin ro",
         "/seatrial/ctl/verifier": "ctl/verifier",
         "/seatrial/task": "task/verifier ro",
-        "/seatrial/run/agent": "run/agent ro",
-        "/seatrial/run/verifier": "run/verifier",
+        "/seatrial/run/agent": "run-agent ro",
+        "/seatrial/run/verifier": "run-verifier",
         "/logs/agent": "logs-agent",
         "/logs/verifier": "logs-verifier",
         "/logs/artifacts": "logs-artifacts",
@@ -136,7 +136,8 @@ def test_our_containers_are_restricted(name: str, uid: int) -> None:
 def test_the_environment_keeps_its_entrypoint_and_its_privileges() -> None:
     environment = container(pod_of(make_job()), "environment")
     assert (environment["image"], environment["args"]) == (IMAGE, ["/seatrial/bin/envd"])
-    assert environment["lifecycle"] == {"postStart": {"exec": {"command": ["/seatrial/bin/envd", "--ensure"]}}}
+    assert environment["startupProbe"]["exec"] == {"command": ["/seatrial/bin/envd", "--ensure"]}
+    assert environment["startupProbe"]["failureThreshold"] * environment["startupProbe"]["periodSeconds"] > 10 * 365 * 86400
     assert "command" not in environment
     assert environment["securityContext"] == {"capabilities": {"drop": ["NET_RAW"]}}
 
@@ -393,7 +394,7 @@ def test_the_pod_of_a_separate_verifier_has_its_own_image_and_inherits_nothing()
     names = ("SEATRIAL_AGENT_LOGS_URL", "SEATRIAL_AGENT_LOGS_SHA256", "SEATRIAL_AGENT_RESULT_URL")
     assert [staged[name] for name in names] == ["http://s3/0/logs", "d" * 64, "http://s3/0/result"]
     volumes = {volume["name"] for volume in pod["spec"]["volumes"]}
-    assert volumes == {"bin", "ctl", "net", "task", "run", "logs-verifier", "tmp-verifier"}
+    assert volumes == {"bin", "ctl", "net", "task", "run-agent", "run-verifier", "logs-verifier", "tmp-verifier"}
 
 
 @pytest.mark.conforms("H-103")

@@ -70,7 +70,7 @@ class Environment:
         return self.spawn(["unshare", "--pid", "--mount", "--fork", "--mount-proc", "--kill-child", *command])
 
     def beside(self, pid1: subprocess.Popen[bytes], command: Sequence[str | Path]) -> list[str | Path]:
-        """The command line that runs ``command`` in the PID namespace of ``as_pid1``, as the kubelet runs a postStart hook."""
+        """The command line that runs ``command`` in the PID namespace of ``as_pid1``, as the kubelet runs a startup probe."""
         child = Path(f"/proc/{pid1.pid}/task/{pid1.pid}/children")
         wait_until(lambda: child.read_text().split())
         return ["nsenter", "--target", child.read_text().split()[0], "--pid", "--mount", "--", *command]

@@ -203,7 +203,7 @@ def test_any_user_may_connect_and_the_socket_is_not_executable(environment: Envi
     assert stat.S_IMODE((environment.ctl / "agent/envd.sock").stat().st_mode) == 0o666
 
 
-# Starts: arguments, postStart, both.
+# Starts: arguments, startup probe, both.
 
 
 def envds(environment: Environment) -> int:
@@ -217,49 +217,49 @@ def envds(environment: Environment) -> int:
     return count
 
 
-def test_post_start_does_nothing_where_the_arguments_run(environment: Environment) -> None:
+def test_the_probe_does_nothing_where_the_arguments_run(environment: Environment) -> None:
     environment.listen()
     container = environment.as_pid1(environment.envd())
-    hook = environment.spawn(environment.beside(container, environment.envd("--ensure")))
-    assert hook.wait(20) == 0
+    probe = environment.spawn(environment.beside(container, environment.envd("--ensure")))
+    assert probe.wait(20) == 0
     agent, _ = environment.accept()
     assert (agent.hello.is_pid1, envds(environment)) == (True, 1)
 
 
-def test_post_start_starts_envd_where_the_entrypoint_ignores_its_arguments(environment: Environment) -> None:
+def test_the_probe_starts_envd_where_the_entrypoint_ignores_its_arguments(environment: Environment) -> None:
     environment.listen()
     container = environment.as_pid1(IMAGE_SERVER)
-    hook = environment.spawn(environment.beside(container, environment.envd("--ensure")))
-    assert hook.wait(20) == 0
+    probe = environment.spawn(environment.beside(container, environment.envd("--ensure")))
+    assert probe.wait(20) == 0
     agent, verifier = environment.accept()
     assert (agent.hello.is_pid1, envds(environment)) == (False, 1)
     assert agent.run("echo works").stdout == b"works\n"
-    hook = environment.spawn(environment.beside(container, environment.envd("--ensure")))
-    assert (hook.wait(20), envds(environment)) == (0, 1)
+    probe = environment.spawn(environment.beside(container, environment.envd("--ensure")))
+    assert (probe.wait(20), envds(environment)) == (0, 1)
     # An orphan comes to envd and not to an ENTRYPOINT that does not reap.
     assert agent.exec("(setsid sleep 505 >/dev/null 2>&1 &)").ok
     wait_until(lambda: [p.ppid for p in verifier.processes() if p.command == "sleep 505"] == [agent.hello.pid])
 
 
-def test_the_hook_ends_although_somebody_reads_its_output(environment: Environment) -> None:
+def test_the_probe_ends_although_somebody_reads_its_output(environment: Environment) -> None:
     environment.listen()
     container = environment.as_pid1(IMAGE_SERVER)
     started = time.monotonic()
-    hook = subprocess.run(environment.beside(container, environment.envd("--ensure")), capture_output=True, timeout=20, check=True)
-    assert (hook.stdout, hook.stderr) == (b"", b"")
+    probe = subprocess.run(environment.beside(container, environment.envd("--ensure")), capture_output=True, timeout=20, check=True)
+    assert (probe.stdout, probe.stderr) == (b"", b"")
     assert time.monotonic() - started < 5
     environment.accept()
 
 
 @pytest.mark.parametrize("delay_ms", [0, 1, 2, 5, 20, 100, 240, 250, 260, 400])
 def test_when_both_start_exactly_one_serves_and_the_container_stays(environment: Environment, delay_ms: int) -> None:
-    """An ENTRYPOINT that prepares for a while and then runs its arguments, beside the hook."""
+    """An ENTRYPOINT that prepares for a while and then runs its arguments, beside the probe."""
     environment.listen()
     script = f'sleep {delay_ms / 1000}; exec "$@"'
     container = environment.as_pid1(["sh", "-c", script, "-", *environment.envd()])
-    hook = environment.spawn(environment.beside(container, environment.envd("--ensure")))
+    probe = environment.spawn(environment.beside(container, environment.envd("--ensure")))
     agent, verifier = environment.accept()
-    assert hook.wait(20) == 0
+    assert probe.wait(20) == 0
     assert agent.hello.instance == verifier.hello.instance
     if not agent.hello.is_pid1:
         # The arguments come too late: they wait beside the serving one, because their end would be the container's.
@@ -273,9 +273,9 @@ def test_when_both_start_exactly_one_serves_and_the_container_stays(environment:
 def test_a_stand_by_passes_sigterm_on_and_outlives_it(environment: Environment) -> None:
     environment.listen()
     container = environment.as_pid1(["sh", "-c", 'sleep 1; exec "$@"', "-", *environment.envd()])
-    hook = environment.spawn(environment.beside(container, environment.envd("--ensure")))
+    probe = environment.spawn(environment.beside(container, environment.envd("--ensure")))
     agent, verifier = environment.accept()
-    assert hook.wait(20) == 0
+    assert probe.wait(20) == 0
     wait_until(lambda: envds(environment) == 2)
     wait_until(lambda: "standing by" in environment.log())
     pid1 = int(Path(f"/proc/{container.pid}/task/{container.pid}/children").read_text())

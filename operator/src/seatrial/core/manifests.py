@@ -259,6 +259,20 @@ def url_seconds(task: PlannedTask, spec: EvalJobSpec, settings: PodSettings) -> 
     return spec.timeouts.pending.seconds + deadline_seconds(task, spec, settings) + 3600
 
 
+_ENSURE_ENVD: Final = {
+    "exec": {"command": [contract.ENVD, "--ensure"]},
+    "initialDelaySeconds": 5,
+    "periodSeconds": 5,
+    "timeoutSeconds": 15,
+    "failureThreshold": 2**31 - 1,
+}
+"""An ENTRYPOINT that ignores its arguments and stays up is met by a probe that starts envd; where the arguments worked it does nothing.
+
+Why no postStart hook: a command in a container costs as much as starting one, and the probe comes when most are past that.
+Why never a failure: a process of the task may keep any command from running, and that is no reason to end a container.
+"""
+
+
 # --- containers -----------------------------------------------------------------------------------------------------------------------
 
 
@@ -312,8 +326,7 @@ def _environment(task: PlannedTask, spec: EvalJobSpec, settings: PodSettings, pl
         "args": [contract.ENVD],
         "env": _with_proxy(environment_env(task, spec, place), settings),
         "resources": environment_resources(task, spec, settings, place),
-        # An ENTRYPOINT that ignores its arguments and stays up is met by the hook; where the arguments worked, the hook does nothing.
-        "lifecycle": {"postStart": {"exec": {"command": [contract.ENVD, "--ensure"]}}},
+        "startupProbe": _ENSURE_ENVD,
         # The Pod's containers share one network: a raw socket would read what the verifier sends to a store without TLS.
         "securityContext": {"capabilities": {"drop": ["NET_RAW"]}},
         "volumeMounts": [
@@ -430,7 +443,7 @@ def _own_socket(name: str) -> dict[str, Any]:
 def _run_mounts(name: str) -> list[dict[str, Any]]:
     """Its own folder, and the other's read-only."""
     return [
-        mount("run", f"{contract.RUN_DIR}/{folder}", read_only=folder != name, sub_path=folder)
+        mount(f"run-{folder}", f"{contract.RUN_DIR}/{folder}", read_only=folder != name)
         for folder in (contract.AGENT, contract.VERIFIER)
     ]
 
@@ -505,7 +518,9 @@ def _volumes(settings: PodSettings) -> list[dict[str, Any]]:
         "ctl": "1Mi",
         "net": "16Mi",
         "task": settings.task_volume,
-        "run": "64Mi",
+        # Two, because a folder of a volume costs more to mount than a volume.
+        "run-agent": "64Mi",
+        "run-verifier": "64Mi",
         "logs-agent": settings.logs_volume,
         "logs-verifier": settings.logs_volume,
         "logs-artifacts": settings.logs_volume,
