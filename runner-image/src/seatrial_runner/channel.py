@@ -766,9 +766,14 @@ class Channel:
         request = {"op": "changed", "paths": list(paths), "since": since_ns, "max_entries": max_entries, "caches": list(caches)}
         return _parse_changed(self._ask(request))
 
-    def cut_links(self, into: str, *, since_ns: int, root: str = "/", max_entries: int = 200_000) -> Changed:
-        """Remove links below ``root`` that were made since a time and lead to the folder ``into`` or what it holds; links in it stay."""
-        return _parse_changed(self._ask({"op": "cut-links", "into": into, "since": since_ns, "root": root, "max_entries": max_entries}))
+    def cut_links(self, into: str, *, since_ns: int, skip: Sequence[str], root: str, max_entries: int) -> Changed:
+        """Remove links below ``root`` that were made since a time and lead to the folder ``into`` or what it holds; links in it stay.
+
+        Args:
+            skip: folders that are not looked at.
+        """
+        bounds = {"max_entries": max_entries, "max_seconds": max(1, int(self.answer_seconds / 2))}
+        return _parse_changed(self._ask({"op": "cut-links", "into": into, "since": since_ns, "root": root, "skip": list(skip), **bounds}))
 
     def processes(self) -> tuple[Process, ...]:
         """The container's processes except envd itself, those of commands first; at most 1,000."""

@@ -17,7 +17,7 @@ from seatrial_runner.clock import Deadline, start_of
 from seatrial_runner.faults import OUT_OF_MEMORY, Fault
 from seatrial_runner.paths import Paths
 from seatrial_runner.prepare import chunks, make_log_folder
-from seatrial_runner.programs import note_changed_programs
+from seatrial_runner.programs import note_changed_programs, watched_paths
 from seatrial_runner.report import Report
 from seatrial_runner.rewards import REWARD_FILE_BYTES, Rewards, parse_reward_json, parse_reward_text
 from seatrial_runner.steps import step_path
@@ -27,6 +27,7 @@ from seatrial_runner.watch import TimedOut, Watcher
 
 STDOUT_FILE: Final = "test-stdout.txt"
 REWARD_FILES: Final = ("reward.json", "reward.txt")
+_LINK_ENTRIES: Final = 5_000_000
 
 
 class Grading(NamedTuple):
@@ -125,7 +126,7 @@ def _verify(watcher: Watcher, grading: Grading, *, trial: TrialInput, paths: Pat
     watcher.check()
     _upload_tests(channel, grading, paths)
     if "verifies" not in trial:
-        report.tampered = _cut_links(channel, paths, report) or report.tampered
+        _cut_links(channel, paths, report)
     watcher.check()
     # Never by direct exec: a script without a first line, or with bytes before it, is run by the shell. The exit code means nothing.
     status = watcher.run(
@@ -176,16 +177,27 @@ def _upload_tests(channel: Channel, grading: Grading, paths: Paths) -> None:
         raise Fault("AddTestsDirError", "environment", f"the tests cannot be put to {paths.tests}: {error}") from error
 
 
-def _cut_links(channel: Channel, paths: Paths, report: Report) -> bool:
-    """Remove what the agent linked to the tests before they came: a file of theirs would be taken for its work. True if there was any."""
+def _cut_links(channel: Channel, paths: Paths, report: Report) -> None:
+    """Remove what the agent linked to the tests before they came: a file of theirs would be taken for its work."""
     since = start_of(report.first_agent)
     if since is None:
-        return False
+        return
     try:
-        return channel.cut_links(paths.tests, since_ns=since, root=paths.environment_root).total > 0
+        # What changed among programs is counted already.
+        found = channel.cut_links(
+            paths.tests,
+            since_ns=since,
+            skip=watched_paths(channel.hello, paths),
+            root=paths.environment_root,
+            max_entries=_LINK_ENTRIES,
+        )
     except EnvdError as error:
         sys.stderr.write(f"verifier: links to the tests cannot be looked for: {error}\n")
-        return False
+        report.note_unknown("links to the tests could not be looked for")
+        return
+    report.tampered = report.tampered or found.total > 0
+    if found.truncated:
+        report.note_unknown("there are more folders than can be looked at for links to the tests")
 
 
 def _read_rewards(channel: Channel, grading: Grading, paths: Paths, status: ExitStatus) -> Rewards:

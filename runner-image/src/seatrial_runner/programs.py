@@ -35,21 +35,21 @@ def note_changed_programs(channel: Channel, paths: Paths, report: Report) -> Non
     since = start_of(report.spans.get("agent_execution"))
     if since is None:
         return
-    watched = paths.programs if paths.programs is not None else watched_paths(channel.hello)
     try:
-        found = channel.changed(watched, since_ns=since, max_entries=_ENTRIES, caches=_CACHES)
+        found = channel.changed(watched_paths(channel.hello, paths), since_ns=since, max_entries=_ENTRIES, caches=_CACHES)
     except EnvdError as error:
         sys.stderr.write(f"verifier: changed programs cannot be counted: {error}\n")
-        report.changed_tools, report.changed_names = 1, ("unknown: they could not be counted",)
+        report.note_unknown("changed programs could not be counted")
         return
     report.changed_tools, report.changed_names = found.total, found.names
     if found.truncated:
-        report.changed_tools = max(1, found.total)
-        report.changed_names += ("unknown: there are more programs than can be looked at",)
+        report.note_unknown("there are more programs than can be looked at")
 
 
-def watched_paths(hello: Hello) -> tuple[str, ...]:
+def watched_paths(hello: Hello, paths: Paths) -> tuple[str, ...]:
     """The folders of ``PATH`` with their libraries, settings of programs, and the homes of root and of the container's user."""
+    if paths.programs is not None:
+        return paths.programs
     folders = [folder.rstrip("/") for folder in f"{_PATH}:{hello.path or ''}".split(":") if folder.startswith("/") and folder.strip("/")]
     libraries = [f"{folder.rpartition('/')[0]}/{name}" for folder in folders if folder.endswith(("/bin", "/sbin")) for name in _BESIDE]
     homes = [home.rstrip("/") for home in ("/root", hello.home or "") if home.startswith("/") and home.strip("/")]

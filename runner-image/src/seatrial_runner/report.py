@@ -50,6 +50,11 @@ class Report:
     def values(self) -> Mapping[str, float] | None:
         return None if self.rewards is None else self.rewards.values
 
+    def note_unknown(self, why: str) -> None:
+        """Something may have changed that the tests use, and it cannot be told: that counts as one that did."""
+        self.changed_tools = max(1, self.changed_tools)
+        self.changed_names = (*self.changed_names, f"unknown: {why}")
+
     def fail(self, error: Fault | ErrorInfo) -> None:
         """Record ``error`` unless there is one."""
         if self.error is None:

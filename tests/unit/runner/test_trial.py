@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 import pytest
 
 from seatrial import contract
-from seatrial_runner import programs
+from seatrial_runner import grade, programs
 from seatrial_runner.channel import Channel
 from seatrial_runner.ends import write_end
 
@@ -218,17 +218,49 @@ def test_planted_tests_behind_a_link_do_not_lead_outside(pod: Pod) -> None:
         pytest.param("mkdir d; ln -s ../../tests/expected d/answer; ln -s d/answer answer", id="relative"),
         pytest.param("ln -s /proc/self/root/$TESTS/expected answer", id="through the root of a process"),
         pytest.param("ln -s /proc/self/cwd/../tests/expected answer", id="through the working directory of a process"),
+        pytest.param("ln -s //proc/./self/cwd/../tests/expected answer", id="through a working directory, spelt otherwise"),
+        pytest.param("ln -s /proc x; ln -s x/self y; ln -s y/cwd/../tests/expected answer", id="a working directory, in parts"),
+        pytest.param("ln -s /proc/self/fd/3 answer", id="a file that the reader has open"),
+        pytest.param("ln -s /dev/fd/3 answer", id="a file that the reader has open, by its other name"),
     ],
 )
 def test_a_link_to_the_tests_that_are_to_come_shows_nothing_of_them(pod: Pod, link: str) -> None:
     pod.files["solution/solve.sh"] = f"#!/bin/bash\ncd $APP; {link}; ln -s own good\n"
     pod.files["tests/expected"] = "42\n"
     pod.files["tests/test.sh"] = (
-        '#!/bin/bash\ncd "$APP"; ls good; if cmp answer "$TESTS/expected"; then echo 1; else echo 0; fi > "$LOGS/verifier/reward.txt"\n'
+        '#!/bin/bash\ncd "$APP"; ls good; if cmp "$TESTS/expected" answer; then echo 1; else echo 0; fi > "$LOGS/verifier/reward.txt"\n'
     )
     outcome = pod.run()
     assert (outcome.verdict.rewards, outcome.verdict.tampered, outcome.error) == ({"reward": 0.0}, True, None)
     assert outcome.logs["verifier/test-stdout.txt"].startswith(b"good\n")
+
+
+@pytest.mark.parametrize("link", ["/dev/stdout", "/proc/self/mounts", "own", "nothing"])
+def test_a_link_to_an_output_or_to_nothing_of_the_tests_stays(pod: Pod, link: str) -> None:
+    pod.files["solution/solve.sh"] = f"#!/bin/bash\nln -s {link} $APP/log\n"
+    pod.files["tests/test.sh"] = '#!/bin/bash\ntest -L "$APP/log" && echo 1 > "$LOGS/verifier/reward.txt"\n'
+    outcome = pod.run()
+    assert (outcome.verdict.rewards, outcome.verdict.tampered, outcome.verdict.changed_tools) == ({"reward": 1.0}, False, 0)
+
+
+def test_links_that_cannot_be_looked_for_among_many_files_are_flagged(pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grade, "_LINK_ENTRIES", 20)
+    pod.files["solution/solve.sh"] = "#!/bin/bash\ncd $APP; touch $(seq 20); ln -s $TESTS/expected answer\n"
+    pod.files["tests/test.sh"] = REWARD_1
+    outcome = pod.run()
+    assert outcome.result is not None
+    named = ["unknown: there are more folders than can be looked at for links to the tests"]
+    assert (outcome.verdict.changed_tools, outcome.result["seatrial"]["changed_names"]) == (1, named)
+
+
+def test_links_that_envd_refuses_to_look_for_are_flagged(pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grade, "_LINK_ENTRIES", 0)
+    pod.files["solution/solve.sh"] = "#!/bin/bash\n"
+    pod.files["tests/test.sh"] = REWARD_1
+    outcome = pod.run()
+    assert outcome.result is not None
+    named = ["unknown: links to the tests could not be looked for"]
+    assert (outcome.verdict.rewards, outcome.result["seatrial"]["changed_names"]) == ({"reward": 1.0}, named)
 
 
 @pytest.mark.conforms("H-37")

@@ -443,8 +443,7 @@ def _own_socket(name: str) -> dict[str, Any]:
 def _run_mounts(name: str) -> list[dict[str, Any]]:
     """Its own folder, and the other's read-only."""
     return [
-        mount(f"run-{folder}", f"{contract.RUN_DIR}/{folder}", read_only=folder != name)
-        for folder in (contract.AGENT, contract.VERIFIER)
+        mount(f"run-{folder}", f"{contract.RUN_DIR}/{folder}", read_only=folder != name) for folder in (contract.AGENT, contract.VERIFIER)
     ]
 
 
