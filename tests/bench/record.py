@@ -79,8 +79,6 @@ Where the control loop misses a target, or barely meets it (parts from `python -
 - Longest stall of the loop beside 10,000 Tasks, 1.8 s: the process itself had the CPU for 0.30 s of it; the machine had other work.
 - Hand-over after SIGTERM, 3 to 6 s on a busy machine: the Lease is given back after the passes under way (0.02 to 1.3 s), the other replica
   looks at it every two seconds, and its first LISTs and its first pass take the rest.
-- Wall time of 100 trials beside Harbor, 0.90 where 0.85 is wanted (beside a bare Job with the same Pods it is 0.93): the node's two cores
-  are the limit of all three, and Harbor runs one container where a trial of ours has an init container and three.
 
 | figure | value | unit | baseline | ratio | commit | machine | command | note |
 |---|---|---|---|---|---|---|---|---|
