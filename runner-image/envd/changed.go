@@ -13,6 +13,9 @@ import (
 // maxChangedNames bounds the names in an answer; the count goes on.
 const maxChangedNames = 10
 
+// maxPaths bounds the folders that one request names.
+const maxPaths = 400
+
 type changedParams struct {
 	Paths      []string `json:"paths"`
 	Since      int64    `json:"since"` // nanoseconds since the epoch
@@ -39,7 +42,7 @@ func (r *changedResult) add(name string) {
 //
 // A changed file in a folder named in Caches is removed and not counted: the programs that use such a folder fill it again by themselves.
 func (s *fileStore) changed(p changedParams) (changedResult, error) {
-	if p.MaxEntries < 1 || len(p.Paths) > 100 {
+	if p.MaxEntries < 1 || len(p.Paths) > maxPaths {
 		return changedResult{}, failf(kindBadRequest, "changed without a limit, or with %d paths", len(p.Paths))
 	}
 	result := changedResult{Names: []string{}}
@@ -73,11 +76,14 @@ func (s *fileStore) changed(p changedParams) (changedResult, error) {
 			result.add(path.Join(start, n.rel))
 			return nil
 		})
+		if errors.Is(err, fs.ErrPermission) && canEnter(info) {
+			limits.hidden++
+		}
 		if err != nil && !errors.Is(err, fs.ErrPermission) {
 			return changedResult{}, err
 		}
 	}
-	result.Truncated = limits.truncated
+	result.Truncated = limits.truncated || limits.hidden > 0
 	return result, nil
 }
 

@@ -13,7 +13,8 @@ import (
 )
 
 const (
-	maxLinkHops = 40
+	// maxLinkHops is more than the kernel follows: a reader may resolve a path by itself first, without that limit.
+	maxLinkHops = 1000
 	// dirBatch bounds how many entries of a folder are in memory at once: the folder's size is the agent's choice.
 	dirBatch = 1024
 )
@@ -22,7 +23,8 @@ type cutLinksParams struct {
 	Into       string   `json:"into"`
 	Since      int64    `json:"since"` // nanoseconds since the epoch
 	Root       string   `json:"root"`
-	Skip       []string `json:"skip"` // folders whose changes are counted otherwise
+	Skip       []string `json:"skip"`    // folders whose changes are counted otherwise
+	Foreign    []string `json:"foreign"` // folders that somebody outside this container may still change
 	MaxEntries int      `json:"max_entries"`
 	MaxSeconds int      `json:"max_seconds"`
 }
@@ -47,8 +49,8 @@ func (s *fileStore) cutLinks(p cutLinksParams) (changedResult, error) {
 	if err != nil {
 		return changedResult{}, err
 	}
-	if p.MaxEntries < 1 || p.MaxSeconds < 1 || len(p.Skip) > 100 {
-		return changedResult{}, failf(kindBadRequest, "cut-links without limits, or with %d paths", len(p.Skip))
+	if p.MaxEntries < 1 || p.MaxSeconds < 1 || len(p.Skip) > maxPaths || len(p.Foreign) > maxPaths {
+		return changedResult{}, failf(kindBadRequest, "cut-links without limits, or with %d and %d paths", len(p.Skip), len(p.Foreign))
 	}
 	info, err := os.Lstat(into)
 	if err != nil {
@@ -64,7 +66,9 @@ func (s *fileStore) cutLinks(p cutLinksParams) (changedResult, error) {
 	}
 	defer start.Close()
 	cutter := linkCutter{
+		into:    into,
 		targets: targets,
+		foreign: p.Foreign,
 		since:   p.Since,
 		skip:    append([]string{into, "/proc", "/sys"}, p.Skip...),
 		left:    p.MaxEntries,
@@ -76,7 +80,9 @@ func (s *fileStore) cutLinks(p cutLinksParams) (changedResult, error) {
 }
 
 type linkCutter struct {
-	targets map[inode]bool
+	into    string
+	targets map[inode]bool // into and all that it holds
+	foreign []string
 	since   int64
 	skip    []string
 	left    int // entries that may still be looked at
@@ -84,11 +90,11 @@ type linkCutter struct {
 	result  changedResult
 }
 
-// folder looks at what a folder holds. Only the types of entries are asked for, and more of links and folders alone: most entries are files.
+// folder looks at what a folder holds.
 func (c *linkCutter) folder(folder *os.Root, name string, depth int) {
 	dir, err := folder.Open(".")
 	if err != nil {
-		c.unseen(folder)
+		c.result.Truncated = true
 		return
 	}
 	defer dir.Close()
@@ -111,7 +117,7 @@ func (c *linkCutter) folder(folder *os.Root, name string, depth int) {
 			return
 		}
 		if err != nil {
-			c.unseen(folder)
+			c.result.Truncated = true
 			return
 		}
 	}
@@ -131,26 +137,31 @@ func (c *linkCutter) below(parent *os.Root, base, name string, depth int) {
 		c.folder(folder, name, depth)
 		return
 	}
+	// Where envd is not root, images have folders that it may not list. One that is as the image made it, and that nobody else of this user
+	// can enter either, holds nothing of the agent.
 	if info, err := parent.Lstat(base); err == nil {
-		c.result.Truncated = c.result.Truncated || c.isNew(info)
+		c.result.Truncated = c.result.Truncated || c.isNew(info) || canEnter(info)
 	}
-}
-
-// unseen notes a folder that cannot be listed. One that is as the image made it holds nothing of the agent: where envd is not root, images
-// have some that it may not read.
-func (c *linkCutter) unseen(folder *os.Root) {
-	info, err := folder.Stat(".")
-	c.result.Truncated = c.result.Truncated || err != nil || c.isNew(info)
 }
 
 func (c *linkCutter) link(parent *os.Root, base, name string) {
 	info, err := parent.Lstat(base)
-	if err != nil || info.Mode()&fs.ModeSymlink == 0 || !c.isNew(info) || !leadsTo(name, c.targets) {
+	if err != nil || info.Mode()&fs.ModeSymlink == 0 || !c.isNew(info) {
 		return
 	}
-	// Counted also where it stays.
-	_ = parent.Remove(base)
-	c.result.add(name)
+	switch text, err := parent.Readlink(base); {
+	case err != nil || isDeviceFolders(name, text):
+	case len(name) >= maxPathBytes:
+		c.result.Truncated = true // no path leads there, but descriptors do
+	default:
+		switch c.judge(name) {
+		case linkLeads:
+			_ = parent.Remove(base) // counted also where it stays
+			c.result.add(name)
+		case linkUnknown:
+			c.result.Truncated = true
+		}
+	}
 }
 
 func (c *linkCutter) isNew(info fs.FileInfo) bool {
@@ -158,41 +169,82 @@ func (c *linkCutter) isNew(info fs.FileInfo) bool {
 	return ok && sys.Ctim.Nano() >= c.since
 }
 
-// leadsTo tells whether a link ends at one of the targets, or where another process than envd may end at one.
-func leadsTo(link string, targets map[inode]bool) bool {
-	if isReaders(link) {
-		return true
-	}
-	info, err := os.Stat(link)
-	return err == nil && targets[inodeOf(info)]
-}
+type linkVerdict int
 
-// isReaders tells whether a link ends at something of whatever process reads it, such as its working directory or a file that it has open: it
-// ends elsewhere for envd. The outputs are no such thing, since images write logs to them, nor are lists of mounts.
-func isReaders(link string) bool {
-	current, rest := "/", strings.Split(link, "/")
-	for hops := 0; len(rest) > 0 && hops <= maxLinkHops; {
+const (
+	linkHarmless linkVerdict = iota
+	linkLeads
+	linkUnknown
+)
+
+// judge tells whether a link leads to the targets for whoever reads it, now or once what is missing on its way is there. It goes the way
+// itself: the kernel tells envd only where envd would get to at this moment.
+func (c *linkCutter) judge(link string) linkVerdict {
+	current, rest := path.Dir(link), []string{path.Base(link)}
+	for hops := 0; len(rest) > 0; {
 		part := rest[0]
 		rest = rest[1:]
-		if current == "/proc" && (part == "self" || part == "thread-self" || isDigits(part)) {
+		if current == "/proc" && isProcess(part) {
+			isOwn := part == "self" || part == "thread-self"
 			names := slices.DeleteFunc(slices.Clone(rest), func(name string) bool { return name == "" || name == "." })
-			if file := strings.Join(names, "/"); !strings.HasPrefix(file, "root/") {
-				return !slices.Contains([]string{"", "root", "fd/1", "fd/2", "mounts", "mountinfo"}, file)
+			if !isOwn || len(names) < 2 || names[0] != "root" {
+				return ofProcess(strings.Join(names, "/"), isOwn)
 			}
+			current, rest = "/", names[1:] // the root is the same for all processes of this container
+			continue
 		}
 		next := path.Join(current, part)
+		if c.isForeign(next) && !c.isForeign(link) {
+			return linkLeads // or may, by then
+		}
 		text, err := os.Readlink(next)
 		if err != nil {
 			current = next
 			continue
 		}
-		hops++
+		if hops++; hops > maxLinkHops {
+			return linkUnknown
+		}
+		if next == link && hops > 1 && len(rest) == 0 {
+			return linkHarmless // it leads to itself
+		}
 		rest = append(strings.Split(text, "/"), rest...)
 		if path.IsAbs(text) {
 			current = "/"
 		}
 	}
-	return false
+	if info, err := os.Stat(link); isBelow(current, c.into) || (err == nil && c.targets[inodeOf(info)]) {
+		return linkLeads
+	}
+	return linkHarmless
+}
+
+func (c *linkCutter) isForeign(name string) bool {
+	return slices.ContainsFunc(c.foreign, func(folder string) bool { return isBelow(name, folder) })
+}
+
+// ofProcess judges a link to a file in a process's folder of /proc. Such a file is of whatever process reads the link, such as what it has
+// open, or of one that is still to come. Outputs are no such thing, since images write logs to them, nor are lists of mounts.
+func ofProcess(file string, isOwn bool) linkVerdict {
+	if slices.Contains([]string{"", "fd/1", "fd/2", "mounts", "mountinfo"}, file) || (isOwn && (file == "root" || file == "fd")) {
+		return linkHarmless
+	}
+	return linkLeads
+}
+
+// isDeviceFolders tells whether a link is one that every folder of devices has, also that of a root that the task makes.
+func isDeviceFolders(name, text string) bool {
+	number := map[string]string{"fd": "", "stdin": "/0", "stdout": "/1", "stderr": "/2"}
+	fd, ok := number[path.Base(name)]
+	return ok && path.Base(path.Dir(name)) == "dev" && text == "/proc/self/fd"+fd
+}
+
+func isProcess(name string) bool {
+	return name == "self" || name == "thread-self" || isDigits(name)
+}
+
+func isBelow(name, folder string) bool {
+	return name == folder || strings.HasPrefix(name, strings.TrimSuffix(folder, "/")+"/")
 }
 
 func isDigits(text string) bool {

@@ -74,6 +74,11 @@ func run(argv []string) int {
 		return 2
 	}
 	if o.ensure {
+		// It runs beside an agent that may have begun, and what it starts would be taken for the image's.
+		if err := prctl(prSetDumpable, 0); err != nil {
+			logf("%v", err)
+			return 1
+		}
 		if err := ensure(o); err != nil {
 			logf("%v", err)
 			return 1

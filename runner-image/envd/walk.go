@@ -48,6 +48,7 @@ type walkLimits struct {
 	maxEntries int
 	entries    int  // visited
 	unreadable int  // folders that could not be listed
+	hidden     int  // those of them that can be entered all the same
 	truncated  bool // more entries than maxEntries, or deeper than maxDepth
 }
 
@@ -133,6 +134,9 @@ func walkInto(child node, depth int, limits *walkLimits, visit func(node) error)
 	sub, err := child.parent.OpenRoot(child.name)
 	if err != nil {
 		limits.unreadable++
+		if canEnter(child.info) {
+			limits.hidden++
+		}
 		return nil
 	}
 	defer sub.Close()
@@ -141,6 +145,17 @@ func walkInto(child node, depth int, limits *walkLimits, visit func(node) error)
 		return nil
 	}
 	return walkFolder(sub, child.rel, depth, limits, visit)
+}
+
+// canEnter tells whether a process of envd's user may use what a folder holds by its name, although it may not list it.
+func canEnter(info fs.FileInfo) bool {
+	sys, ok := info.Sys().(*syscall.Stat_t)
+	return ok && (info.Mode()&0o001 != 0 || (info.Mode()&0o010 != 0 && isOwnGroup(int(sys.Gid))) || int(sys.Uid) == os.Geteuid())
+}
+
+func isOwnGroup(gid int) bool {
+	groups, err := os.Getgroups()
+	return err != nil || gid == os.Getegid() || slices.Contains(groups, gid)
 }
 
 // listFolder gives the sorted names of a folder, at most limit of those that the file system names first.

@@ -52,6 +52,17 @@ def tell(made: World, name: str, **conditions: str) -> None:
     made.api.change("workloads", name, edit)
 
 
+async def with_two_trials_running(made: World) -> str:
+    """A job of two trials was let in, and neither ends by itself; the answer is its Workload."""
+    made.suite(2)
+    made.fate = lambda pod: "silent"
+    submit(made, concurrency=2)
+    name = await the_workload(made)
+    tell(made, name, QuotaReserved="True", Admitted="True")
+    await wait_until(lambda: made.status().get("trials", {}).get("running"), lambda count: count == 2)
+    return name
+
+
 def conditions(made: World) -> dict[str, str]:
     (found,) = workloads(made)
     return {item["type"]: item["status"] for item in found.get("status", {}).get("conditions", ())}
@@ -79,12 +90,7 @@ async def test_no_pod_exists_before_the_job_is_admitted_and_the_end_gives_the_qu
 
 async def test_a_preempted_job_loses_its_pods_as_infrastructure_and_runs_again_when_it_is_let_in() -> None:
     async with world(**QUICK) as made, operator(made):
-        made.suite(2)
-        made.fate = lambda pod: "silent"
-        submit(made, concurrency=2)
-        name = await the_workload(made)
-        tell(made, name, QuotaReserved="True", Admitted="True")
-        await wait_until(lambda: made.status().get("trials", {}).get("running"), lambda count: count == 2)
+        name = await with_two_trials_running(made)
         tell(made, name, Evicted="True")
         await wait_until(lambda: conditions(made), lambda seen: seen.get("QuotaReserved") == "False" and seen.get("Admitted") == "False")
         assert made.pods() == []
@@ -220,12 +226,7 @@ async def test_an_end_that_met_somebody_elses_write_is_told_again() -> None:
 
 async def test_a_trial_that_stored_its_result_as_its_job_was_preempted_is_scored_and_not_run_again() -> None:
     async with world(**QUICK) as made, operator(made):
-        made.suite(2)
-        made.fate = lambda pod: "silent"
-        submit(made, concurrency=2)
-        name = await the_workload(made)
-        tell(made, name, QuotaReserved="True", Admitted="True")
-        await wait_until(lambda: made.status().get("trials", {}).get("running"), lambda count: count == 2)
+        name = await with_two_trials_running(made)
         done = made.pods()[0]
         made.save_result(done, {"reward": 0.5})
         tell(made, name, Evicted="True")

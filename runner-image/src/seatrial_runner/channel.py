@@ -766,14 +766,26 @@ class Channel:
         request = {"op": "changed", "paths": list(paths), "since": since_ns, "max_entries": max_entries, "caches": list(caches)}
         return _parse_changed(self._ask(request))
 
-    def cut_links(self, into: str, *, since_ns: int, skip: Sequence[str], root: str, max_entries: int) -> Changed:
+    def cut_links(
+        self,
+        into: str,
+        *,
+        since_ns: int,
+        skip: Sequence[str],
+        foreign: Sequence[str],
+        root: str,
+        max_entries: int,
+        max_seconds: int,
+    ) -> Changed:
         """Remove links below ``root`` that were made since a time and lead to the folder ``into`` or what it holds; links in it stay.
 
         Args:
             skip: folders that are not looked at.
+            foreign: folders that others may still change: every link from elsewhere to there is removed.
+            max_entries: more are not looked at, nor for longer than ``max_seconds``: the answer is truncated.
         """
-        bounds = {"max_entries": max_entries, "max_seconds": max(1, int(self.answer_seconds / 2))}
-        return _parse_changed(self._ask({"op": "cut-links", "into": into, "since": since_ns, "root": root, "skip": list(skip), **bounds}))
+        request = {"into": into, "since": since_ns, "skip": list(skip), "foreign": list(foreign), "root": root}
+        return _parse_changed(self._ask({"op": "cut-links", **request, "max_entries": max_entries, "max_seconds": max_seconds}))
 
     def processes(self) -> tuple[Process, ...]:
         """The container's processes except envd itself, those of commands first; at most 1,000."""
@@ -781,10 +793,6 @@ class Channel:
         if not isinstance(rows, list) or len(rows) > 1000:
             raise ProtocolViolation("envd sent no valid list as processes")
         return tuple(_parse_process(row) for row in rows)
-
-    def leftovers(self) -> tuple[Process, ...]:
-        """Processes that ended commands left running."""
-        return tuple(process for process in self.processes() if process.origin == "exec" and not process.active)
 
     def shutdown(self, *, end_container: bool = False) -> None:
         """Ask envd to end all commands and exit 0 (verifier's channel only). ``end_container``: also TERM for the container's PID 1."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Final
 
 from seatrial.contract import Span
 
@@ -14,14 +15,16 @@ def utc_now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(micros // 1_000_000)) + f".{micros % 1_000_000:06d}Z"
 
 
-def start_of(span: Span | None) -> int | None:
-    """When a phase began, in nanoseconds since the epoch; None where there was none, or where its time is no time."""
+STAMP_LAG_NS: Final = 10_000_000
+"""File systems stamp inodes with the time of the kernel's last tick."""
+
+
+def files_since(span: Span) -> int | None:
+    """From when on a file is of a phase or later, in nanoseconds since the epoch; None where the phase's time is no time."""
     from datetime import datetime
 
-    if span is None:
-        return None
     try:
-        return int(datetime.fromisoformat(span["started_at"]).timestamp() * 1_000_000) * 1000
+        return int(datetime.fromisoformat(span["started_at"]).timestamp() * 1_000_000) * 1000 - STAMP_LAG_NS
     except (ValueError, TypeError, OverflowError, OSError):
         return None
 

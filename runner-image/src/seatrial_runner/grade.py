@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from seatrial.contract import TESTS_TAR, ArtifactInput, CollectInput, TrialInput
 from seatrial_runner.channel import Channel, ChannelError, EnvdError, ExitStatus, Missing, NotRegular, TooLarge
-from seatrial_runner.clock import Deadline, start_of
+from seatrial_runner.clock import Deadline, files_since
 from seatrial_runner.faults import OUT_OF_MEMORY, Fault
 from seatrial_runner.paths import Paths
 from seatrial_runner.prepare import chunks, make_log_folder
@@ -28,6 +29,8 @@ from seatrial_runner.watch import TimedOut, Watcher
 STDOUT_FILE: Final = "test-stdout.txt"
 REWARD_FILES: Final = ("reward.json", "reward.txt")
 _LINK_ENTRIES: Final = 5_000_000
+_LINK_SECONDS: Final = 60
+_ENDING_SECONDS: Final = 3.0
 
 
 class Grading(NamedTuple):
@@ -118,15 +121,18 @@ def _watcher(channel: Channel, trial: TrialInput, stop: Stop, *, limit: float | 
 
 def _verify(watcher: Watcher, grading: Grading, *, trial: TrialInput, paths: Paths, sources: Mapping[str, str], report: Report) -> None:
     channel = watcher.channel
-    report.leftover_processes = len(channel.leftovers())
+    report.leftover_processes = count_leftovers(channel)
+    watched = watched_paths(channel.hello, paths, user=grading.user)
     if "verifies" not in trial:
-        note_changed_programs(channel, paths, report)
+        note_changed_programs(channel, watched, report)
     report.tampered = _remove_planted(channel, paths, empty=grading.empty_logs)
     env = resolve_all(grading.env, sources, where="[verifier.env]")
     watcher.check()
     _upload_tests(channel, grading, paths)
     if "verifies" not in trial:
-        _cut_links(channel, paths, report)
+        # An agent in a container of its own may still run there, and its logs are in both.
+        foreign = [paths.logs_agent] if trial["agent"]["kind"] == "image" else []
+        _cut_links(watcher, paths, report, skip=watched, foreign=foreign)
     watcher.check()
     # Never by direct exec: a script without a first line, or with bytes before it, is run by the shell. The exit code means nothing.
     status = watcher.run(
@@ -177,19 +183,34 @@ def _upload_tests(channel: Channel, grading: Grading, paths: Paths) -> None:
         raise Fault("AddTestsDirError", "environment", f"the tests cannot be put to {paths.tests}: {error}") from error
 
 
-def _cut_links(channel: Channel, paths: Paths, report: Report) -> None:
+def count_leftovers(channel: Channel) -> int:
+    """What the agent's commands left running. One that is just being ended has a moment for it, and counts if it stays."""
+    deadline = Deadline(_ENDING_SECONDS)
+    while True:
+        found = [process for process in channel.processes() if process.origin == "exec"]
+        if deadline.passed or not any(process.active for process in found):
+            return len(found)
+        time.sleep(0.05)
+
+
+def _cut_links(watcher: Watcher, paths: Paths, report: Report, *, skip: Sequence[str], foreign: Sequence[str]) -> None:
     """Remove what the agent linked to the tests before they came: a file of theirs would be taken for its work."""
-    since = start_of(report.first_agent)
+    if report.first_agent is None:
+        return
+    since = files_since(report.first_agent)
     if since is None:
+        report.note_unknown("the agent's start is not known")
         return
     try:
-        # What changed among programs is counted already.
-        found = channel.cut_links(
+        found = watcher.channel.cut_links(
             paths.tests,
             since_ns=since,
-            skip=watched_paths(channel.hello, paths),
+            skip=skip,
+            foreign=foreign,
             root=paths.environment_root,
             max_entries=_LINK_ENTRIES,
+            # Most of the time is the tests'.
+            max_seconds=max(1, int(watcher.deadline.cap(4 * _LINK_SECONDS) / 4)),
         )
     except EnvdError as error:
         sys.stderr.write(f"verifier: links to the tests cannot be looked for: {error}\n")
@@ -197,7 +218,7 @@ def _cut_links(channel: Channel, paths: Paths, report: Report) -> None:
         return
     report.tampered = report.tampered or found.total > 0
     if found.truncated:
-        report.note_unknown("there are more folders than can be looked at for links to the tests")
+        report.note_unknown("not all links could be looked at, and one may lead to the tests")
 
 
 def _read_rewards(channel: Channel, grading: Grading, paths: Paths, status: ExitStatus) -> Rewards:

@@ -63,7 +63,7 @@ class Report:
 
     def take_agent_end(self, end: AgentEnd) -> None:
         self.spans |= end["spans"]
-        self.first_agent = self.first_agent or end["spans"].get("agent_execution")
+        self.first_agent = self.first_agent or end["spans"].get("agent_setup") or end["spans"].get("agent_execution")
         self.agent_result = end["result"]
         self.about = end.get("agent")
         if end["error"] is not None:

@@ -156,7 +156,7 @@ def _run_steps(session: Session, report: Report, steps: list[Report], logs: Bina
             if name in end["spans"]:
                 report.spans[name] = end["spans"].pop(name)
         step_report = Report(step["name"])
-        step_report.first_agent = steps[0].first_agent if steps else None
+        step_report.first_agent = steps[0].first_agent if steps else report.spans.get("agent_setup")
         step_report.take_agent_end(end)
         channel = connected(session, end, step_report)
         grading = grading_of_step(trial, paths, index)

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from tests.processes import alive
 
-from seatrial_runner.channel import Channel, CommandFailed, Completed, EnvdError, EnvironmentExited, ExitStatus
+from seatrial_runner.channel import Channel, CommandFailed, Completed, EnvdError, EnvironmentExited, ExitStatus, Process
+from seatrial_runner.grade import count_leftovers
 
 from .conftest import Environment, build_envd, wait_until
 
@@ -166,9 +167,9 @@ def test_a_detached_server_survives_and_does_not_hold_the_end_back(agent: Channe
 
 def test_a_background_process_of_a_finished_command_stays(agent: Channel, verifier: Channel) -> None:
     assert output_of(agent, "sleep 987 >/dev/null 2>&1 & echo started") == "started\n"
-    wait_until(lambda: [process.command for process in verifier.leftovers()] == ["sleep 987"])
-    os.kill(verifier.leftovers()[0].pid, signal.SIGKILL)
-    wait_until(lambda: verifier.leftovers() == ())
+    wait_until(lambda: [process.command for process in leftovers(verifier)] == ["sleep 987"])
+    os.kill(leftovers(verifier)[0].pid, signal.SIGKILL)
+    wait_until(lambda: leftovers(verifier) == [])
 
 
 def test_a_detached_process_outlives_the_timeout_of_its_command(agent: Channel, environment: Environment) -> None:
@@ -277,6 +278,22 @@ def test_an_argument_that_is_not_text_is_refused_before_it_is_sent(agent: Channe
     assert agent.exec("true").ok
 
 
+def leftovers(channel: Channel) -> list[Process]:
+    """What commands that have ended left running."""
+    return [process for process in channel.processes() if process.origin == "exec" and not process.active]
+
+
+def test_what_a_command_that_is_just_being_ended_leaves_is_counted(environment: Environment) -> None:
+    environment.listen()
+    environment.as_pid1(environment.envd())
+    agent, verifier = environment.accept()
+    agent.start("trap '' TERM; setsid sleep 506 >/dev/null 2>&1 & while :; do sleep 0.1; done")
+    wait_until(lambda: "sleep 506" in [p.command for p in verifier.processes()])
+    agent.close()
+    assert count_leftovers(verifier) == 1
+    assert [p.command for p in verifier.processes()] == ["sleep 506"]
+
+
 def test_processes_tell_running_commands_leftovers_and_the_images_own(environment: Environment) -> None:
     environment.listen()
     # The ENTRYPOINT starts something in the background and becomes envd.
@@ -287,7 +304,7 @@ def test_processes_tell_running_commands_leftovers_and_the_images_own(environmen
     assert running.wait(0.05) is None
     wait_until(lambda: len([p for p in verifier.processes() if p.command.startswith("sleep")]) == 3)
     assert agent.exec("setsid sleep 504 >/dev/null 2>&1 &").ok
-    wait_until(lambda: "sleep 504" in [p.command for p in verifier.leftovers()])
+    wait_until(lambda: "sleep 504" in [p.command for p in leftovers(verifier)])
     seen = {p.command: (p.origin, p.active, p.uid) for p in verifier.processes() if p.command.startswith("sleep")}
     assert seen == {
         "sleep 501": ("image", False, 0),
@@ -295,7 +312,7 @@ def test_processes_tell_running_commands_leftovers_and_the_images_own(environmen
         "sleep 503": ("exec", True, 0),
         "sleep 504": ("exec", False, 0),
     }
-    assert [p.command for p in verifier.leftovers()] == ["sleep 504"]
+    assert [p.command for p in leftovers(verifier)] == ["sleep 504"]
 
 
 def test_a_command_cannot_read_envds_memory_or_descriptors(environment: Environment) -> None:

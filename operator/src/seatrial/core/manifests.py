@@ -262,7 +262,7 @@ def url_seconds(task: PlannedTask, spec: EvalJobSpec, settings: PodSettings) -> 
 _ENSURE_ENVD: Final = {
     "exec": {"command": [contract.ENVD, "--ensure"]},
     "initialDelaySeconds": 5,
-    "periodSeconds": 5,
+    "periodSeconds": 30,
     "timeoutSeconds": 15,
     "failureThreshold": 2**31 - 1,
 }
@@ -326,7 +326,7 @@ def _environment(task: PlannedTask, spec: EvalJobSpec, settings: PodSettings, pl
         "args": [contract.ENVD],
         "env": _with_proxy(environment_env(task, spec, place), settings),
         "resources": environment_resources(task, spec, settings, place),
-        "startupProbe": _ENSURE_ENVD,
+        "startupProbe": copy.deepcopy(_ENSURE_ENVD),
         # The Pod's containers share one network: a raw socket would read what the verifier sends to a store without TLS.
         "securityContext": {"capabilities": {"drop": ["NET_RAW"]}},
         "volumeMounts": [
