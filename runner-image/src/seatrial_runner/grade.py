@@ -184,13 +184,16 @@ def _upload_tests(channel: Channel, grading: Grading, paths: Paths) -> None:
 
 
 def count_leftovers(channel: Channel) -> int:
-    """What the agent's commands left running. One that is just being ended has a moment for it, and counts if it stays."""
+    """What the agent's commands left running. What is just ending, or is being ended, has a moment for it, and counts if it stays."""
     deadline = Deadline(_ENDING_SECONDS)
+    before: set[int] = set()
     while True:
         found = [process for process in channel.processes() if process.origin == "exec"]
-        if deadline.passed or not any(process.active for process in found):
+        pids = {process.pid for process in found}
+        if not found or deadline.passed or (pids == before and not any(process.active for process in found)):
             return len(found)
-        time.sleep(0.05)
+        before = pids
+        time.sleep(_ENDING_SECONDS / 10)
 
 
 def _cut_links(watcher: Watcher, paths: Paths, report: Report, *, skip: Sequence[str], foreign: Sequence[str]) -> None:
