@@ -262,7 +262,7 @@ def url_seconds(task: PlannedTask, spec: EvalJobSpec, settings: PodSettings) -> 
 _ENSURE_ENVD: Final = {
     "exec": {"command": [contract.ENVD, "--ensure"]},
     "initialDelaySeconds": 5,
-    "periodSeconds": 30,
+    "periodSeconds": 5,
     "timeoutSeconds": 15,
     "failureThreshold": 2**31 - 1,
 }
