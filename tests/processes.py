@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 
@@ -12,3 +13,13 @@ def alive(pid: int) -> bool:
     except (FileNotFoundError, ProcessLookupError):
         return False
     return state not in ("Z", "X")
+
+
+def ends(pid: int, *, within_seconds: float = 10.0) -> bool:
+    """Whether the process is gone within a time: a killed one takes a moment on a busy machine."""
+    deadline = time.monotonic() + within_seconds
+    while alive(pid):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.processes import alive
+from tests.processes import alive, ends
 
 from seatrial_runner.channel import Channel, CommandFailed, Completed, EnvdError, EnvironmentExited, ExitStatus, Process
 from seatrial_runner.grade import count_leftovers
@@ -120,14 +120,14 @@ def test_a_timeout_ends_the_whole_process_group(agent: Channel, environment: Env
     status = agent.exec(f"sleep 1000 & echo $! $$ > {pids}; wait", timeout_seconds=0.5)
     assert (status.timed_out, status.signal, status.ok) == (True, signal.SIGTERM, False)
     assert time.monotonic() - started < 2
-    assert [alive(int(pid)) for pid in pids.read_text().split()] == [False, False]
+    assert [ends(int(pid)) for pid in pids.read_text().split()] == [True, True]
 
 
 def test_a_group_that_ignores_term_is_killed_after_the_grace(agent: Channel, environment: Environment) -> None:
     pids = environment.folder / "pids"
     status = agent.exec(f"trap '' TERM; (while :; do sleep 1; done) & echo $! $$ > {pids}; while :; do sleep 1; done", timeout_seconds=0.5)
     assert (status.timed_out, status.signal) == (True, signal.SIGKILL)
-    assert [alive(int(pid)) for pid in pids.read_text().split()] == [False, False]
+    assert [ends(int(pid)) for pid in pids.read_text().split()] == [True, True]
 
 
 def test_a_command_that_ends_in_its_grace_keeps_its_code(agent: Channel) -> None:

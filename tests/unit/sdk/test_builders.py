@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.processes import alive
+from tests.processes import ends
 
 from seatrial.errors import InvalidSpec
 from seatrial.sdk.builders import Build, Buildah, BuildFailed, BuildKit, Docker, choose_builder, run_build
@@ -130,7 +130,7 @@ def test_a_build_that_hangs_is_ended_with_all_its_children(tmp_path: Path) -> No
     )
     with pytest.raises(BuildFailed, match="did not end within 2 s"):
         run_build(Script(text), BUILD, log=tmp_path / "log", timeout_seconds=2)
-    assert not alive(int(child.read_text()))
+    assert ends(int(child.read_text()))
 
 
 def test_success_without_a_digest_is_a_failure(tmp_path: Path) -> None:
