@@ -4,6 +4,8 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -26,9 +28,9 @@ func TestChangedSeesReplacedMovedAndForgedTimesAndNothingElse(t *testing.T) {
 	given := changedParams{Paths: []string{bin, usr, filepath.Join(dir, "none"), filepath.Join(bin, "touched")}, Since: since, MaxEntries: 100}
 	got, err := testFiles().changed(given)
 	must(t, err)
-	want := []string{"link", "moved-here", "touched", "touched"}
+	want := []string{"link", "moved-here", "touched", "touched", "sub/"}
 	for i := range want {
-		want[i] = filepath.Join(bin, want[i])
+		want[i] = bin + "/" + want[i]
 	}
 	if got.Count != len(want) || !slices.Equal(got.Names, want) || got.Truncated {
 		t.Fatalf("changed = %+v; want %v", got, want)
@@ -77,5 +79,60 @@ func TestChangedRemovesWhatIsNewInACache(t *testing.T) {
 	must(t, err)
 	if want := []string{filepath.Join(lib, "p/__pycache__/old.pyc")}; !slices.Equal(left, want) {
 		t.Fatalf("left in the cache: %v; want %v", left, want)
+	}
+}
+
+func TestChangedSeesWhatIsGoneAndWhatLiesElsewhere(t *testing.T) {
+	dir := t.TempDir()
+	at := func(name string) string { return filepath.Join(dir, name) }
+	for _, name := range []string{"bin", "lib/python", "lib/used/__pycache__", "bin/__pycache__", "opt", "work", "dev", "var", "home"} {
+		must(t, os.MkdirAll(at(name), 0o755))
+	}
+	for _, name := range []string{"bin/tool", "lib/python/module", "lib/used/module", "opt/real", "work/product", "dev/fd", "var/more"} {
+		must(t, os.WriteFile(at(name), []byte("old"), 0o755))
+	}
+	must(t, os.Symlink(at("opt/real"), at("bin/linked")))
+	must(t, os.Symlink(at("work/product"), at("bin/product")))
+	must(t, os.Symlink("/proc/self/mounts", at("lib/mtab")))
+	time.Sleep(20 * time.Millisecond)
+	given := changedParams{
+		Paths: []string{at("bin"), at("lib")}, Folders: []string{at("dev")}, Variables: []string{"MORE", "NONE"}, Outside: at("work"),
+		User: "tester", HomeNames: []string{".profile"}, Caches: []string{"__pycache__"},
+		Since: time.Now().Add(-10 * time.Millisecond).UnixNano(), MaxEntries: 100,
+	}
+	must(t, os.WriteFile(at("passwd"), []byte("tester:x:4242:4242::"+at("home")+":/bin/sh\n"), 0o644))
+	files := testFiles()
+	files.users.passwdPath = at("passwd")
+	files.environ = []string{"MORE=relative:" + at("var") + ":" + at("work") + ":/"}
+	changed := func() []string {
+		got, err := files.changed(given)
+		must(t, err)
+		names := []string{}
+		for _, name := range got.Names {
+			names = append(names, strings.TrimPrefix(name, dir+"/"))
+		}
+		return names
+	}
+	if got := changed(); len(got) != 0 {
+		t.Fatalf("changed = %v before anything did", got)
+	}
+	for _, name := range []string{"bin/tool", "lib/python/module", "lib/used/module", "dev/fd", "var/more"} {
+		must(t, os.Remove(at(name)))
+	}
+	for _, name := range []string{"opt/real", "work/product", "work/new", "lib/used/__pycache__/x.pyc", "dev/shm", "home/.profile"} {
+		must(t, os.WriteFile(at(name), []byte("new"), 0o755))
+	}
+	// The folder of a cache says nothing by its time, unless programs are in it.
+	want := []string{"bin/linked", "home/.profile", "lib/python/", "var/", "dev/"}
+	if got := changed(); !slices.Equal(got, want) {
+		t.Fatalf("changed = %v; want %v", got, want)
+	}
+	must(t, os.Remove(at("bin/linked")))
+	if got := changed(); !slices.Contains(got, "bin/") {
+		t.Fatalf("changed = %v; a folder of programs lost one", got)
+	}
+	files.limits[syscall.RLIMIT_CORE].Cur++
+	if got := changed(); !slices.Contains(got, "the resource limits of commands") {
+		t.Fatalf("changed = %v; limits are others", got)
 	}
 }

@@ -29,7 +29,9 @@ const (
 // Links: those in the parents of a path are the image's layout and are resolved. The last part of a path, and everything below it, is
 // never followed.
 type fileStore struct {
-	users *users
+	users   *users
+	environ []string           // of this container
+	limits  [16]syscall.Rlimit // at the start
 }
 
 type pathParams struct {

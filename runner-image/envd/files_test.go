@@ -15,7 +15,7 @@ import (
 	"testing"
 )
 
-func testFiles() *fileStore { return &fileStore{users: currentUsers()} }
+func testFiles() *fileStore { return &fileStore{users: currentUsers(), limits: resourceLimits()} }
 
 func kindOfError(err error) string {
 	if err == nil {

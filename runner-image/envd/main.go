@@ -138,8 +138,8 @@ func serve(o options) (int, error) {
 	}
 	s := &server{
 		exec:      &executor{reaper: children, users: accounts, environ: os.Environ(), cwd: cwd, running: newRunningSet()},
-		files:     &fileStore{users: accounts},
-		processes: newProcessTable("/proc"),
+		files:     &fileStore{users: accounts, environ: os.Environ(), limits: resourceLimits()},
+		processes: newProcessTable("/proc", &children.orphaned),
 		shutdown:  make(chan struct{}),
 	}
 	greeting, err := buildHello(s.exec)

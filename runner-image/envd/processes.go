@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 )
 
 const (
@@ -59,13 +60,19 @@ type processInfo struct {
 	// Active: it belongs to a command that still runs.
 	Active bool `json:"active"`
 
-	session int
-	started uint64
+	session  int
+	started  uint64
+	isKernel bool
 }
+
+// kernelThread is PF_KTHREAD of the kernel's flags of a process.
+const kernelThread = 0x00200000
 
 type processList struct {
 	Processes []processInfo `json:"processes"`
 	Total     int           `json:"total"`
+	// Orphans that have ended so far: a process that goes on in ever new children is seen by no look at the table, but by its ends.
+	EndedOrphans int64 `json:"ended_orphans"`
 }
 
 // processTable lists the container's processes and tells what envd's commands left behind from what the image started.
@@ -76,10 +83,11 @@ type processTable struct {
 	root   string // /proc
 	self   int
 	before map[int]uint64 // pid -> start time of what was there before envd served
+	ended  *atomic.Int64  // orphans
 }
 
-func newProcessTable(root string) *processTable {
-	t := &processTable{root: root, self: os.Getpid(), before: map[int]uint64{}}
+func newProcessTable(root string, ended *atomic.Int64) *processTable {
+	t := &processTable{root: root, self: os.Getpid(), before: map[int]uint64{}, ended: ended}
 	found, err := t.scan()
 	if err != nil {
 		return t
@@ -121,9 +129,13 @@ func (t *processTable) list(active map[int]bool) (processList, error) {
 		if top.PPID == t.self && !(wasThere && started == top.started) {
 			process.Origin = "exec"
 		}
+		if top.PPID == 0 && top.PID != 1 && !top.isKernel {
+			// Somebody outside ran it in this container, such as the kubelet a probe. It is soon gone, or it is not what it was.
+			process.Origin, process.Active = "exec", true
+		}
 		result.Processes = append(result.Processes, process)
 	}
-	result.Total = len(result.Processes)
+	result.Total, result.EndedOrphans = len(result.Processes), t.ended.Load()
 	sort.Slice(result.Processes, func(i, j int) bool {
 		a, b := result.Processes[i], result.Processes[j]
 		if a.Origin != b.Origin {
@@ -201,8 +213,12 @@ func parseStat(pid int, stat []byte) (processInfo, bool) {
 	if err1 != nil || err2 != nil || err3 != nil {
 		return processInfo{}, false
 	}
+	flags, err4 := strconv.ParseUint(fields[6], 10, 64)
 	name := printable(stat[open+1 : end])
-	return processInfo{PID: pid, PPID: ppid, Command: "[" + name + "]", session: session, started: started}, true
+	return processInfo{
+		PID: pid, PPID: ppid, Command: "[" + name + "]", session: session, started: started,
+		isKernel: err4 == nil && flags&kernelThread != 0,
+	}, true
 }
 
 func parseUID(status []byte) int {

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"strings"
+	"sync/atomic"
 	"testing"
 )
 
@@ -45,7 +46,7 @@ func TestProcessesTellLeftoversFromTheImagesOwn(t *testing.T) {
 		fakeProcess{pid: 81, ppid: 80, name: "dead", state: "Z", session: 77},
 		fakeProcess{pid: 82, ppid: 50, name: "headless", state: "Z", session: 82, threads: 2}, // its first thread has ended
 	)
-	table := &processTable{root: root, self: 50, before: map[int]uint64{60: 5, 80: 1}} // pid 80 was somebody else then
+	table := &processTable{root: root, self: 50, before: map[int]uint64{60: 5, 80: 1}, ended: new(atomic.Int64)} // pid 80 was somebody else then
 	got, err := table.list(map[int]bool{70: true})
 	must(t, err)
 	for i := range got.Processes {
@@ -72,7 +73,7 @@ func TestACommandLineIsCut(t *testing.T) {
 }
 
 func TestWithoutProcTheRequestFails(t *testing.T) {
-	_, err := newProcessTable(filepath.Join(t.TempDir(), "none")).list(nil)
+	_, err := newProcessTable(filepath.Join(t.TempDir(), "none"), new(atomic.Int64)).list(nil)
 	if kindOfError(err) != kindUnsupported {
 		t.Fatalf("%v; want kind %s", err, kindUnsupported)
 	}

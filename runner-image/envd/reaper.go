@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/signal"
 	"sync"
+	"sync/atomic"
 	"syscall"
 )
 
@@ -13,9 +14,10 @@ import (
 // One waiter for all, because wait4(-1) beside a wait for one pid would steal its status. A start holds the lock until its pid is known, so
 // that even a command that ends at once finds its receiver.
 type reaper struct {
-	mu      sync.Mutex
-	waiting map[int]chan syscall.WaitStatus
-	orphans func(pid int, status syscall.WaitStatus) // called for every other child; may be nil
+	mu       sync.Mutex
+	waiting  map[int]chan syscall.WaitStatus
+	orphans  func(pid int, status syscall.WaitStatus) // called for every other child; may be nil
+	orphaned atomic.Int64                             // how many other children have ended
 }
 
 // newReaper starts reaping at once.
@@ -60,8 +62,11 @@ func (r *reaper) collect() {
 		if receiver, ours := r.waiting[pid]; ours {
 			delete(r.waiting, pid)
 			receiver <- status
-		} else if r.orphans != nil {
-			r.orphans(pid, status)
+		} else {
+			r.orphaned.Add(1)
+			if r.orphans != nil {
+				r.orphans(pid, status)
+			}
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -66,7 +67,7 @@ var testReaper = sync.OnceValue(func() *reaper {
 	return newReaper(nil)
 })
 
-var testProcesses = sync.OnceValue(func() *processTable { return newProcessTable("/proc") })
+var testProcesses = sync.OnceValue(func() *processTable { return newProcessTable("/proc", new(atomic.Int64)) })
 
 func testServer(t *testing.T) *server {
 	t.Helper()
@@ -76,7 +77,7 @@ func testServer(t *testing.T) *server {
 			reaper: testReaper(), users: accounts, environ: []string{"PATH=" + os.Getenv("PATH"), "SEATRIAL_KEY=x", "KEEP=1"}, cwd: "/",
 			running: newRunningSet(),
 		},
-		files:     &fileStore{users: accounts},
+		files:     &fileStore{users: accounts, limits: resourceLimits()},
 		processes: testProcesses(),
 		shutdown:  make(chan struct{}),
 	}

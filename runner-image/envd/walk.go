@@ -95,6 +95,7 @@ func walkFolder(folder *os.Root, rel string, depth int, limits *walkLimits, visi
 	names, more, err := listFolder(folder, limits.maxEntries-limits.entries)
 	if err != nil {
 		limits.unreadable++
+		limits.hidden++ // it is open, so it can be entered
 		return nil
 	}
 	limits.truncated = limits.truncated || more

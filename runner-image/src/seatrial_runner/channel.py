@@ -162,6 +162,11 @@ class Usage(NamedTuple):
     truncated: bool  # more entries than asked for: the figures are a lower bound
 
 
+class ProcessTable(NamedTuple):
+    processes: tuple[Process, ...]
+    ended_orphans: int  # so far: children of processes that had ended before them
+
+
 class Changed(NamedTuple):
     """Files that changed since a time, or links that were cut because they did."""
 
@@ -758,12 +763,30 @@ class Channel:
         ok = self._ask({"op": "usage", "path": path, "max_entries": max_entries})
         return Usage(wire.take_int(ok, "bytes"), wire.take_int(ok, "entries"), wire.take_bool(ok, "truncated"))
 
-    def changed(self, paths: Sequence[str], *, since_ns: int, max_entries: int = 100_000, caches: Sequence[str] = ()) -> Changed:
-        """Files and links below ``paths`` whose inode changed since a time; a path that is a link counts itself alone.
+    def changed(
+        self,
+        paths: Sequence[str],
+        *,
+        since_ns: int,
+        max_entries: int,
+        folders: Sequence[str] = (),
+        variables: Sequence[str] = (),
+        outside: str = "",
+        user: str | int | None = None,
+        home_names: Sequence[str] = (),
+        caches: Sequence[str] = (),
+    ) -> Changed:
+        """Files and links below ``paths`` whose inode changed since a time, and folders that lost a name; a path may be a link.
 
-        In folders named in ``caches`` a changed file is removed and not counted.
+        Args:
+            folders: only what they hold by name counts.
+            variables: of the container's environment, whose values are paths too, but for those in the folder ``outside``.
+            home_names: what counts in the home of ``user``.
+            caches: in folders of these names a changed file is removed and not counted.
         """
-        request = {"op": "changed", "paths": list(paths), "since": since_ns, "max_entries": max_entries, "caches": list(caches)}
+        places = {"paths": list(paths), "folders": list(folders), "variables": list(variables), "outside": outside}
+        home = {"user": _user(user) or "", "home_names": list(home_names)}
+        request = {"op": "changed", **places, **home, "since": since_ns, "max_entries": max_entries, "caches": list(caches)}
         return _parse_changed(self._ask(request))
 
     def cut_links(
@@ -789,10 +812,15 @@ class Channel:
 
     def processes(self) -> tuple[Process, ...]:
         """The container's processes except envd itself, those of commands first; at most 1,000."""
-        rows = self._ask({"op": "processes"}).get("processes")
+        return self.process_table().processes
+
+    def process_table(self) -> ProcessTable:
+        """``processes``, and what has ended."""
+        answer = self._ask({"op": "processes"})
+        rows = answer.get("processes")
         if not isinstance(rows, list) or len(rows) > 1000:
             raise ProtocolViolation("envd sent no valid list as processes")
-        return tuple(_parse_process(row) for row in rows)
+        return ProcessTable(tuple(_parse_process(row) for row in rows), wire.take_int(answer, "ended_orphans"))
 
     def shutdown(self, *, end_container: bool = False) -> None:
         """Ask envd to end all commands and exit 0 (verifier's channel only). ``end_container``: also TERM for the container's PID 1."""

@@ -6,6 +6,7 @@ through envd, bounded and never through a link, and the test script is the archi
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
@@ -17,8 +18,8 @@ from seatrial_runner.channel import Channel, ChannelError, EnvdError, ExitStatus
 from seatrial_runner.clock import Deadline, files_since
 from seatrial_runner.faults import OUT_OF_MEMORY, Fault
 from seatrial_runner.paths import Paths
-from seatrial_runner.prepare import chunks, make_log_folder
-from seatrial_runner.programs import note_changed_programs, watched_paths
+from seatrial_runner.prepare import chunks, make_log_folder, workdir_of
+from seatrial_runner.programs import note_changed_programs, watched_of
 from seatrial_runner.report import Report
 from seatrial_runner.rewards import REWARD_FILE_BYTES, Rewards, parse_reward_json, parse_reward_text
 from seatrial_runner.steps import step_path
@@ -122,7 +123,7 @@ def _watcher(channel: Channel, trial: TrialInput, stop: Stop, *, limit: float | 
 def _verify(watcher: Watcher, grading: Grading, *, trial: TrialInput, paths: Paths, sources: Mapping[str, str], report: Report) -> None:
     channel = watcher.channel
     report.leftover_processes = count_leftovers(channel)
-    watched = watched_paths(channel.hello, paths, user=grading.user)
+    watched = watched_of(channel.hello, paths, workdir=workdir_of(channel, trial), user=grading.user, env=grading.env)
     if "verifies" not in trial:
         note_changed_programs(channel, watched, report)
     report.tampered = _remove_planted(channel, paths, empty=grading.empty_logs)
@@ -132,7 +133,7 @@ def _verify(watcher: Watcher, grading: Grading, *, trial: TrialInput, paths: Pat
     if "verifies" not in trial:
         # An agent in a container of its own may still run there, and its logs are in both.
         foreign = [paths.logs_agent] if trial["agent"]["kind"] == "image" else []
-        _cut_links(watcher, paths, report, skip=watched, foreign=foreign)
+        _cut_links(watcher, paths, report, skip=watched.paths, foreign=foreign)
     watcher.check()
     # Never by direct exec: a script without a first line, or with bytes before it, is run by the shell. The exit code means nothing.
     status = watcher.run(
@@ -174,6 +175,9 @@ def _upload_tests(channel: Channel, grading: Grading, paths: Paths) -> None:
     if not tests:
         raise Fault("FileNotFoundError", "verifier", "the task has no tests/test.sh")
     try:
+        with contextlib.suppress(EnvdError):
+            # A folder that the agent made has its modes. Where the folder cannot be removed it is emptied.
+            channel.remove(paths.tests)
         for number, file in enumerate(tests):
             # The script's x bits were set when the tests were packed.
             channel.put(chunks(file), paths.tests, empty_first=number == 0)
@@ -184,16 +188,22 @@ def _upload_tests(channel: Channel, grading: Grading, paths: Paths) -> None:
 
 
 def count_leftovers(channel: Channel) -> int:
-    """What the agent's commands left running. What is just ending, or is being ended, has a moment for it, and counts if it stays."""
+    """What the agent's commands left running. What is just ending, or is being ended, has a moment for it, and counts if it stays.
+
+    A process that goes on in ever new children is in no look for sure, and counts by their ends.
+    """
     deadline = Deadline(_ENDING_SECONDS)
-    before: set[int] = set()
+    before = None
     while True:
-        found = [process for process in channel.processes() if process.origin == "exec"]
-        pids = {process.pid for process in found}
-        if not found or deadline.passed or (pids == before and not any(process.active for process in found)):
+        table = channel.process_table()
+        found = [process for process in table.processes if process.origin == "exec"]
+        look = ({process.pid for process in found}, table.ended_orphans)
+        if look == before and not any(process.active for process in found):
             return len(found)
-        before = pids
-        time.sleep(_ENDING_SECONDS / 10)
+        if deadline.passed:
+            return max(1, len(found))
+        before = look
+        time.sleep(_ENDING_SECONDS / 20)
 
 
 def _cut_links(watcher: Watcher, paths: Paths, report: Report, *, skip: Sequence[str], foreign: Sequence[str]) -> None:

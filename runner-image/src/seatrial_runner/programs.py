@@ -7,8 +7,8 @@ another with another library, another module, another file that the shell reads 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
 
 from seatrial_runner.channel import Channel, EnvdError, Hello
 from seatrial_runner.clock import files_since
@@ -18,8 +18,17 @@ from seatrial_runner.report import Report
 _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _BESIDE: Final = ("lib", "lib64", "libexec", "share", "include", "pyvenv.cfg")
 """What programs load lies there, beside the folder of the programs."""
-_SETTINGS: Final = ("/etc", "/var/spool/cron", "/var/lib/dpkg/info")
-"""The last are scripts that the package manager runs, also for packages that were there before."""
+_SETTINGS: Final = (
+    *("/etc", "/var/spool/cron", "/var/lib/dpkg/info"),
+    *(f"/dev/{name}" for name in ("fd", "stdin", "stdout", "stderr", "null", "zero", "full", "random", "urandom")),
+)
+"""``dpkg/info`` has scripts that the package manager runs, also for packages that were there before."""
+_FOLDERS: Final = ("/dev",)
+_VARIABLES: Final = (
+    *("LD_PRELOAD", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "PYTHONSTARTUP", "BASH_ENV", "ENV"),
+    *("PERL5LIB", "RUBYLIB", "NODE_PATH", "GIT_CONFIG_GLOBAL"),
+)
+"""Those that say where programs load more from."""
 _HOME: Final = (
     *(".bashrc", ".bash_profile", ".bash_login", ".bash_aliases", ".profile", ".curlrc", ".wgetrc", ".netrc", ".gitconfig", ".npmrc"),
     *(".pydistutils.cfg", ".pip", ".ssh", ".config/pip", ".config/uv", ".config/git", ".local/bin", ".local/lib", ".local/share/uv"),
@@ -32,8 +41,20 @@ _ENTRIES: Final = 400_000
 _PATHS: Final = 400
 
 
-def note_changed_programs(channel: Channel, watched: Sequence[str], report: Report) -> None:
-    """Count what changed below ``watched`` since the agent's start, where there was an agent."""
+class Watched(NamedTuple):
+    """Where changes are looked for."""
+
+    paths: tuple[str, ...]
+    folders: tuple[str, ...] = ()
+    variables: tuple[str, ...] = ()
+    outside: str = ""
+    """The task's work, if it has a folder: what a variable or a link leads to in there is no program."""
+    user: str | int | None = None
+    home_names: tuple[str, ...] = ()
+
+
+def note_changed_programs(channel: Channel, watched: Watched, report: Report) -> None:
+    """Count what changed since the agent's start, where there was an agent."""
     span = report.spans.get("agent_execution")
     if span is None:
         return
@@ -42,7 +63,17 @@ def note_changed_programs(channel: Channel, watched: Sequence[str], report: Repo
         report.note_unknown("the agent's start is not known")
         return
     try:
-        found = channel.changed(watched, since_ns=since, max_entries=_ENTRIES, caches=_CACHES)
+        found = channel.changed(
+            watched.paths,
+            since_ns=since,
+            max_entries=_ENTRIES,
+            folders=watched.folders,
+            variables=watched.variables,
+            outside=watched.outside,
+            user=watched.user,
+            home_names=watched.home_names,
+            caches=_CACHES,
+        )
     except EnvdError as error:
         sys.stderr.write(f"verifier: changed programs cannot be counted: {error}\n")
         report.note_unknown("changed programs could not be counted")
@@ -52,16 +83,26 @@ def note_changed_programs(channel: Channel, watched: Sequence[str], report: Repo
         report.note_unknown("there are more programs than can be looked at")
 
 
-def watched_paths(hello: Hello, paths: Paths, *, user: str | int | None) -> tuple[str, ...]:
-    """The folders of ``PATH`` with what belongs to them, settings of programs, and the homes of root and of who runs the tests."""
+def watched_of(hello: Hello, paths: Paths, *, workdir: str, user: str | int | None, env: Mapping[str, str]) -> Watched:
+    """The folders of ``PATH`` with what belongs to them, settings of programs, and the homes of root and of who runs the tests.
+
+    Args:
+        workdir: where the task's work is.
+        user, env: of the tests.
+    """
     if paths.programs is not None:
-        return paths.programs
-    folders = [folder.rstrip("/") for folder in f"{_PATH}:{hello.path or ''}".split(":") if folder.startswith("/") and folder.strip("/")]
+        return Watched(paths.programs)
+    work = workdir.rstrip("/")
+    folders = _absolute(f"{_PATH}:{hello.path or ''}:{env.get('PATH', '')}")
     beside = [f"{folder.rpartition('/')[0]}/{name}" for folder in folders if folder.endswith(("/bin", "/sbin")) for name in _BESIDE]
-    name = str(user or "").partition(":")[0]
-    homes = ["/root", hello.home or "", f"/home/{name}" if name and "/" not in name else ""]
-    settings = [f"{home.rstrip('/')}/{name}" for home in homes if home.startswith("/") and home.strip("/") for name in _HOME]
-    return _outermost([*folders, *beside, *_SETTINGS, *settings])[:_PATHS]
+    named = [path for name in _VARIABLES for path in _absolute(env.get(name, "")) if not work or not f"{path}/".startswith(f"{work}/")]
+    homes = [f"{home}/{name}" for home in _absolute(f"/root:{hello.home or ''}") for name in _HOME]
+    found = _outermost([*folders, *beside, *_SETTINGS, *homes, *named])[:_PATHS]
+    return Watched(found, _FOLDERS, _VARIABLES, work, user, _HOME)
+
+
+def _absolute(paths: str) -> list[str]:
+    return [path.rstrip("/") for path in paths.split(":") if path.startswith("/") and path.strip("/")]
 
 
 def _outermost(paths: Iterable[str]) -> tuple[str, ...]:

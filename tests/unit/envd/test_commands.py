@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -292,6 +293,37 @@ def test_what_a_command_that_is_just_being_ended_leaves_is_counted(environment: 
     agent.close()
     assert count_leftovers(verifier) == 1
     assert [p.command for p in verifier.processes()] == ["sleep 506"]
+
+
+HOPS = """import os, time
+end = time.monotonic() + 20
+while time.monotonic() < end:
+    if os.fork():
+        os._exit(0)
+"""
+
+
+def test_a_process_that_goes_on_in_ever_new_children_is_counted(environment: Environment, tmp_path: Path) -> None:
+    environment.listen()
+    environment.as_pid1(environment.envd())
+    agent, verifier = environment.accept()
+    (tmp_path / "hops.py").write_text(HOPS)
+    before = verifier.process_table().ended_orphans
+    assert agent.exec(f"setsid {sys.executable} {tmp_path}/hops.py >/dev/null 2>&1 &").ok
+    wait_until(lambda: verifier.process_table().ended_orphans > before + 3)
+    assert count_leftovers(verifier) >= 1
+    verifier.exec("kill -9 -1")
+
+
+def test_what_somebody_outside_runs_in_the_container_is_counted_if_it_stays(environment: Environment) -> None:
+    """The kubelet's probe is such a process, and an agent may make it its own."""
+    environment.listen()
+    container = environment.as_pid1(environment.envd())
+    _, verifier = environment.accept()
+    assert count_leftovers(verifier) == 0
+    environment.spawn(environment.beside(container, ["sleep", "507"]))
+    wait_until(lambda: "sleep 507" in [p.command for p in verifier.processes()])
+    assert count_leftovers(verifier) == 1
 
 
 def test_processes_tell_running_commands_leftovers_and_the_images_own(environment: Environment) -> None:
