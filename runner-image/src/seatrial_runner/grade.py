@@ -32,6 +32,7 @@ REWARD_FILES: Final = ("reward.json", "reward.txt")
 _LINK_ENTRIES: Final = 5_000_000
 _LINK_SECONDS: Final = 60
 _ENDING_SECONDS: Final = 3.0
+_LOOK_SECONDS: Final = 0.05
 
 
 class Grading(NamedTuple):
@@ -122,6 +123,7 @@ def _watcher(channel: Channel, trial: TrialInput, stop: Stop, *, limit: float | 
 
 def _verify(watcher: Watcher, grading: Grading, *, trial: TrialInput, paths: Paths, sources: Mapping[str, str], report: Report) -> None:
     channel = watcher.channel
+    # First: what is still ending may write until then.
     report.leftover_processes = count_leftovers(channel)
     watched = watched_of(channel.hello, paths, workdir=workdir_of(channel, trial), user=grading.user, env=grading.env)
     if "verifies" not in trial:
@@ -190,7 +192,7 @@ def _upload_tests(channel: Channel, grading: Grading, paths: Paths) -> None:
 def count_leftovers(channel: Channel) -> int:
     """What the agent's commands left running. What is just ending, or is being ended, has a moment for it, and counts if it stays.
 
-    A process that goes on in ever new children is in no look for sure, and counts by their ends.
+    Two looks at least: a process that goes on in ever new children is in no look for sure, and counts by their ends.
     """
     deadline = Deadline(_ENDING_SECONDS)
     before = None
@@ -203,7 +205,7 @@ def count_leftovers(channel: Channel) -> int:
         if deadline.passed:
             return max(1, len(found))
         before = look
-        time.sleep(_ENDING_SECONDS / 20)
+        time.sleep(_LOOK_SECONDS)
 
 
 def _cut_links(watcher: Watcher, paths: Paths, report: Report, *, skip: Sequence[str], foreign: Sequence[str]) -> None:
