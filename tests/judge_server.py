@@ -8,6 +8,8 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 
+from tests.serving import end, serve
+
 Reply = tuple[int, bytes]
 
 
@@ -62,14 +64,12 @@ class JudgeServer:
 
         self._respond = respond or (lambda body: (500, b""))
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._http.daemon_threads = True
         self.endpoint = f"http://127.0.0.1:{self._http.server_address[1]}/v1"
-        threading.Thread(target=self._http.serve_forever, daemon=True).start()
+        serve(self._http)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
         self._stopped.set()
-        self._http.shutdown()
-        self._http.server_close()
+        end(self._http)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -14,6 +13,7 @@ from dashboards import boards, rules
 
 from seatrial.core.rows import Row, TrialError
 from seatrial.effects.metrics import CONTENT_TYPE, Metrics
+from tests.serving import end, serve
 
 from . import prometheus
 from .harness import condition, evaljob, unique, wait_until, write_task
@@ -70,12 +70,9 @@ class PlayedAnswer(BaseHTTPRequestHandler):
 @pytest.fixture(scope="module")
 def played() -> Iterator[Played]:
     server = Played()
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
+    serve(server)
     yield server
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    end(server)
 
 
 @pytest.fixture(scope="module")

@@ -20,6 +20,7 @@ from seatrial.api.meta import Resource
 from seatrial.api.names import ANNOTATION_AGAIN
 from seatrial.api.task import Task
 from seatrial.api.taskset import Taskset
+from tests.serving import end, serve
 
 Raw = dict[str, Any]
 MODELS: Mapping[str, type[Resource]] = {"tasks": Task, "tasksets": Taskset, "evaljobs": EvalJob}
@@ -51,13 +52,11 @@ class FakeKube:
                 return
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        serve(self._server)
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
 
     def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+        end(self._server)
 
     def kubeconfig(self, namespace: str) -> Raw:
         """What a kubeconfig file for this server holds."""

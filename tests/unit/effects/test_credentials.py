@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ import pytest
 from seatrial.effects.credentials import FileCredentials, headers_of
 from seatrial.effects.store import Store, StoreSettings, WebIdentitySettings
 from seatrial.errors import Forbidden, Unavailable
+from tests.serving import end, serve
 
 
 def write(folder: Path, access: str, secret: str) -> Path:
@@ -126,12 +126,9 @@ class Answer(BaseHTTPRequestHandler):
 def tokens() -> Iterator[TokenService]:
     server = TokenService(("127.0.0.1", 0), Answer)
     server.asked = []
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
+    serve(server)
     yield server
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    end(server)
 
 
 def test_own_calls_go_by_the_web_identity_and_urls_are_signed_by_the_key(

@@ -18,6 +18,7 @@ from seatrial.effects.fetch import Answer as Fetched
 from seatrial.effects.fetch import fetch
 from seatrial.effects.registry import BadAnswer, ImageFacts, ImageRef, Reach, Registry, Throttled, parse_ref, registry_hosts
 from seatrial.errors import Forbidden, InvalidSpec, NotFound, Unavailable
+from tests import serving
 
 DIGEST = "sha256:" + "ab" * 32
 CONFIG = "sha256:" + "cd" * 32
@@ -47,13 +48,12 @@ def serve() -> Iterator[Callable[[Callable[[str, str, str], Answer]], str]]:
 
         server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         servers.append(server)
-        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        serving.serve(server)
         return f"127.0.0.1:{server.server_address[1]}"
 
     yield start
     for server in servers:
-        server.shutdown()
-        server.server_close()
+        serving.end(server)
 
 
 Serve = Callable[[Callable[[str, str, str], Answer]], str]

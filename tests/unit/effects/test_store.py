@@ -7,7 +7,6 @@ import datetime
 import hashlib
 import os
 import socket
-import threading
 import time
 import urllib.error
 import urllib.request
@@ -25,6 +24,7 @@ import pytest
 from seatrial.effects import store as store_module
 from seatrial.effects.store import Put, Store, StoreMisconfigured, StoreSettings, UploadUnverified
 from seatrial.errors import AlreadyExists, DiskFull, Forbidden, InvalidSpec, NotFound, SeatrialError, Unavailable
+from tests.serving import end, serve
 
 KEY = "filesets/evals/harbor-tasks/hello/0/task_archive"
 
@@ -310,12 +310,11 @@ class Misbehaving:
                 return
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        serve(self._server)
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
 
     def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+        end(self._server)
 
 
 @pytest.fixture

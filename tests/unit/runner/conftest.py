@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from tests.serving import end, serve
 
 from seatrial import contract
 from seatrial.contract import TrialInput, Verdict
@@ -63,9 +64,7 @@ class ObjectStore:
         self.faults: dict[str, list[int | str]] = {}
         self.requests: list[tuple[str, str]] = []
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-        self._thread.start()
+        serve(self._server)
 
     def url(self, path: str) -> str:
         return f"http://127.0.0.1:{self._server.server_port}/bucket/{path}?X-Amz-Signature=secret-signature"
@@ -80,8 +79,7 @@ class ObjectStore:
         self.faults[f"/bucket/{path}"] = list(faults)
 
     def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+        end(self._server)
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         store = self
