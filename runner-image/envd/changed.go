@@ -44,9 +44,8 @@ func (r *changedResult) add(name string) {
 	}
 }
 
-// changed counts files and links below the paths whose inode changed since a time, and folders that lost or changed a name without one. The
-// inode's own time is asked for, since any process may set the other two; setting the clock needs a capability that no container of a trial
-// has. A path that is a link counts itself and nothing behind it: merged folders would be counted twice.
+// changed counts files and links below the paths whose inode changed since a time, and folders that lost or changed a name without one. A
+// path that is a link counts itself and nothing behind it: merged folders would be counted twice.
 //
 // A changed file in a folder named in Caches is removed and not counted: the programs that use such a folder fill it again by themselves.
 func (s *fileStore) changed(p changedParams) (changedResult, error) {
@@ -161,10 +160,7 @@ func (c *changes) add(name string) {
 	c.explained[path.Dir(name)] = true
 }
 
-func (c *changes) isNew(info fs.FileInfo) bool {
-	sys, ok := info.Sys().(*syscall.Stat_t)
-	return ok && sys.Ctim.Nano() >= c.Since
-}
+func (c *changes) isNew(info fs.FileInfo) bool { return isSince(info, c.Since) }
 
 // leadsToNew tells whether a link's file changed, wherever it is, but for the task's work and the kernel's files, which are empty.
 func (c *changes) leadsToNew(name string, info fs.FileInfo) bool {

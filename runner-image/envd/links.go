@@ -164,10 +164,7 @@ func (c *linkCutter) link(parent *os.Root, base, name string) {
 	}
 }
 
-func (c *linkCutter) isNew(info fs.FileInfo) bool {
-	sys, ok := info.Sys().(*syscall.Stat_t)
-	return ok && sys.Ctim.Nano() >= c.since
-}
+func (c *linkCutter) isNew(info fs.FileInfo) bool { return isSince(info, c.since) }
 
 type linkVerdict int
 

@@ -148,6 +148,13 @@ func walkInto(child node, depth int, limits *walkLimits, visit func(node) error)
 	return walkFolder(sub, child.rel, depth, limits, visit)
 }
 
+// isSince tells whether an inode changed at a time, in nanoseconds since the epoch, or later. The inode's own time is asked for, since any
+// process may set the other two; setting the clock needs a capability that no container of a trial has.
+func isSince(info fs.FileInfo, since int64) bool {
+	sys, ok := info.Sys().(*syscall.Stat_t)
+	return ok && sys.Ctim.Nano() >= since
+}
+
 // canEnter tells whether a process of envd's user may use what a folder holds by its name, although it may not list it.
 func canEnter(info fs.FileInfo) bool {
 	sys, ok := info.Sys().(*syscall.Stat_t)
