@@ -106,7 +106,7 @@ func serve(o options) (int, error) {
 	children := newReaper(ends.add)
 	patienceEnd := time.Now().Add(o.patience)
 
-	folder, err := openWhenThere(o.ctl, patienceEnd)
+	folder, err := openWhenThere(o.lockFolder(), patienceEnd)
 	if err != nil {
 		return 0, err
 	}
@@ -120,8 +120,10 @@ func serve(o options) (int, error) {
 		}
 	}
 	if o.ctl == defaultCtl {
-		if err := checkReadOnly(o.ctl); err != nil {
-			return 0, err
+		for _, who := range []role{roleAgent, roleVerifier} {
+			if err := checkReadOnly(o.folder(who)); err != nil {
+				return 0, err
+			}
 		}
 	}
 

@@ -74,10 +74,15 @@ func (o options) args() []string {
 	return []string{"--ctl=" + o.ctl, "--patience=" + o.patience.String(), "--term-time=" + o.termTime.String()}
 }
 
-func (o options) socket(who role) string { return filepath.Join(o.ctl, string(who), "envd.sock") }
+func (o options) folder(who role) string { return filepath.Join(o.ctl, string(who)) }
 
-// takeLock makes this process the one envd of the container, until it ends. The lock is on the ctl folder, which every start of envd in
-// this Pod sees, which exists before the container, and which can be locked although it is mounted read-only.
+func (o options) socket(who role) string { return filepath.Join(o.folder(who), "envd.sock") }
+
+// lockFolder is the verifier's: every start of envd in this Pod sees it, it exists before the container, it can be locked although it is
+// mounted read-only, and no code of the user's is where it could be locked too, but for the image's own.
+func (o options) lockFolder() string { return o.folder(roleVerifier) }
+
+// takeLock makes this process the one envd of the container, until it ends.
 func takeLock(folder *os.File) bool {
 	return syscall.Flock(int(folder.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil
 }
@@ -85,7 +90,7 @@ func takeLock(folder *os.File) bool {
 // ensure is the startup probe: it returns when an envd runs in this container, starting one in the background if need be. It may race with
 // an envd that the ENTRYPOINT starts; the lock decides which of them serves.
 func ensure(o options) error {
-	folder, err := openWhenThere(o.ctl, time.Now().Add(o.patience))
+	folder, err := openWhenThere(o.lockFolder(), time.Now().Add(o.patience))
 	if err != nil {
 		return err
 	}
@@ -99,7 +104,7 @@ func ensure(o options) error {
 		}
 		// Held for an instant only; an envd that starts just now retries.
 		if err := syscall.Flock(int(folder.Fd()), syscall.LOCK_UN); err != nil {
-			return fmt.Errorf("unlock %s: %w", o.ctl, err)
+			return fmt.Errorf("unlock %s: %w", folder.Name(), err)
 		}
 	}
 	return startDaemon(o)
@@ -215,14 +220,14 @@ func awaitAccepted(o options, end time.Time, stop <-chan os.Signal) error {
 }
 
 // checkReadOnly refuses to work where the sockets could be replaced by processes of this container.
-func checkReadOnly(ctl string) error {
-	probe := filepath.Join(ctl, ".envd-probe")
+func checkReadOnly(folder string) error {
+	probe := filepath.Join(folder, ".envd-probe")
 	fd, err := syscall.Open(probe, syscall.O_WRONLY|syscall.O_CREAT|syscall.O_EXCL|syscall.O_CLOEXEC, 0o600)
 	if err != nil {
 		return nil
 	}
 	syscall.Close(fd)
-	return errors.Join(fmt.Errorf("%s is writable in this container: mount it read-only", ctl), os.Remove(probe))
+	return errors.Join(fmt.Errorf("%s is writable in this container: mount it read-only", folder), os.Remove(probe))
 }
 
 // standBy keeps the container alive while another envd serves, because this process may be its PID 1. It returns true when it is this

@@ -47,7 +47,7 @@ def _prepare(paths: Paths, environ: Mapping[str, str], patience: Patience) -> No
     for leftover in (extracted, context):
         # A restarted Pod sandbox runs init containers again on the same volumes.
         shutil.rmtree(leftover, ignore_errors=True)
-    root = extracted / fetch(paths._replace(task=str(target)), environ, extracted, patience)
+    root = extracted / fetch(environ, extracted, patience)
     dockerfile = root / folder / "Dockerfile"
     if not dockerfile.is_file() or dockerfile.is_symlink():
         raise StageFailed(StageExit.TASK_UNSUPPORTED, f"{folder}/Dockerfile is missing: publish the task again")

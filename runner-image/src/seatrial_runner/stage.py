@@ -1,7 +1,7 @@
 """The init container: fetch the task archive, check it, and lay out what agent and verifier may see.
 
 Why tar files instead of trees: envd takes a tar stream, modes survive every volume, and whoever may read the folder can hand it on
-without becoming the owner of hostile files. ``task/agent`` is for everybody, ``task/verifier`` for the verifier's user alone. Nothing
+without becoming the owner of hostile files. ``task/agent`` and ``task/verifier`` are volumes, each mounted for its own part alone. Nothing
 else of the archive remains.
 """
 
@@ -52,11 +52,12 @@ def run(paths: Paths, environ: Mapping[str, str], *, patience: Patience = PATIEN
             Harbor's own steps are root's also in an image whose USER is not. Nothing of the archive is touched before.
     """
     try:
-        _install_tools(paths)
+        trial = contract.decode_input(environ[contract.VAR_INPUT])
+        _install_tools(paths, trial)
         _copy_net_files(paths)
         if become is not None and os.geteuid() == 0:
             _give_up_root(become)
-        _stage(paths, environ, patience)
+        _stage(paths, trial, environ, patience)
     except StageFailed as error:
         return report_failure(paths, error.code, error.message)
     except OSError as error:
@@ -68,38 +69,36 @@ def run(paths: Paths, environ: Mapping[str, str], *, patience: Patience = PATIEN
     return StageExit.OK
 
 
-def _stage(paths: Paths, environ: Mapping[str, str], patience: Patience) -> None:
-    trial = contract.decode_input(environ[contract.VAR_INPUT])
-    extracted = Path(paths.task, ".extracted")
-    fetched = Path(paths.task, ".source")
-    for leftover in (extracted, fetched, Path(paths.task, contract.AGENT), Path(paths.task, contract.VERIFIER)):
+def _stage(paths: Paths, trial: TrialInput, environ: Mapping[str, str], patience: Patience) -> None:
+    agent, verifier = Path(paths.task, contract.AGENT), Path(paths.task, contract.VERIFIER)
+    for folder in (agent, verifier):
         # A restarted Pod sandbox runs init containers again on the same volumes.
-        _remove_tree(leftover)
+        _empty(folder)
+    # Each in the volume of whom it is for: nobody else runs yet, and nothing has to be moved to another.
+    extracted, fetched = verifier / ".extracted", agent / ".source"
     try:
-        root = extracted / fetch(paths, environ, extracted, patience)
+        root = extracted / fetch(environ, extracted, patience)
         source = None
         if contract.VAR_SOURCE_URL in environ:
             url, digest = environ[contract.VAR_SOURCE_URL], environ[contract.VAR_SOURCE_SHA256]
-            source = fetched / fetch_archive(paths, url, digest, fetched, patience, what="the agent's source")
+            source = fetched / fetch_archive(url, digest, fetched, patience, what="the agent's source")
         if "verifies" in trial:
-            _lay_out_for_separate_verifier(paths, trial, root, environ, patience)
+            _lay_out_for_separate_verifier(verifier, trial, root, environ, patience)
         else:
-            _lay_out(paths, trial, root)
+            _lay_out(agent, verifier, trial, root)
             if source is not None:
-                _hand_on_source(source, Path(paths.task, contract.AGENT, contract.SOURCE_DIR))
+                _hand_on_source(source, agent / contract.SOURCE_DIR)
     finally:
         _remove_tree(extracted)
         _remove_tree(fetched)
 
 
-def _install_tools(paths: Paths) -> None:
-    for name in ("envd", "seatrial-env"):
-        source = Path(paths.tools, name)
-        if name == "envd" or source.exists():
-            target = Path(paths.bin, name)
-            target.unlink(missing_ok=True)
-            shutil.copyfile(source, target)
-            target.chmod(0o4755 if name == "envd" and os.geteuid() == 0 else 0o755)
+def _install_tools(paths: Paths, trial: TrialInput) -> None:
+    for name in ("envd", "seatrial-env") if trial["agent"]["kind"] == "image" else ("envd",):
+        target = Path(paths.bin, name)
+        target.unlink(missing_ok=True)
+        shutil.copyfile(Path(paths.tools, name), target)
+        target.chmod(0o4755 if name == "envd" and os.geteuid() == 0 else 0o755)
 
 
 def _copy_net_files(paths: Paths) -> None:
@@ -115,14 +114,14 @@ def _give_up_root(uid: int) -> None:
     os.setresuid(uid, uid, uid)
 
 
-def fetch(paths: Paths, environ: Mapping[str, str], target: Path, patience: Patience) -> str:
+def fetch(environ: Mapping[str, str], target: Path, patience: Patience) -> str:
     """Download and extract the task; returns the name of the root directory."""
-    return fetch_archive(paths, environ[contract.VAR_ARCHIVE_URL], environ[contract.VAR_ARCHIVE_SHA256], target, patience)
+    return fetch_archive(environ[contract.VAR_ARCHIVE_URL], environ[contract.VAR_ARCHIVE_SHA256], target, patience)
 
 
-def fetch_archive(paths: Paths, url: str, digest: str, target: Path, patience: Patience, *, what: str = "the task archive") -> str:
+def fetch_archive(url: str, digest: str, target: Path, patience: Patience, *, what: str = "the task archive") -> str:
     """Download an archive of the format ``tar-gzip-v1`` and extract it; returns the name of the root directory."""
-    archive = Path(paths.task, ".archive.tar.gz")
+    archive = target.with_name(".archive.tar.gz")
     try:
         for left in reversed(range(_DOWNLOADS)):
             with open(archive, "w+b") as file:
@@ -156,16 +155,12 @@ def _download(
 # --- what agent and verifier see -----------------------------------------------------------------------------------------------------
 
 
-def _lay_out(paths: Paths, trial: TrialInput, root: Path) -> None:
+def _lay_out(agent: Path, verifier: Path, trial: TrialInput, root: Path) -> None:
     if trial["verifier"]["mode"] == "separate" and not trial["verifier"].get("bundled") and (root / "tests" / "Dockerfile").is_file():
         message = (
             "the verifier's image is to be built from tests/Dockerfile: build it, push it, and set [verifier.environment].docker_image"
         )
         raise StageFailed(StageExit.TASK_UNSUPPORTED, message)
-    agent, verifier = Path(paths.task, contract.AGENT), Path(paths.task, contract.VERIFIER)
-    agent.mkdir(mode=0o755)
-    verifier.mkdir(mode=0o700)
-    agent.chmod(0o755)
     _write(agent / contract.INPUT_FILE, json.dumps(agent_projection(trial)), mode=0o644)
     _write(verifier / contract.INPUT_FILE, json.dumps(trial), mode=0o600)
     is_excluded = _exclusions(root)
@@ -196,10 +191,8 @@ def _hand_on_source(source: Path, target: Path) -> None:
     source.rename(target)
 
 
-def _lay_out_for_separate_verifier(paths: Paths, trial: TrialInput, root: Path, environ: Mapping[str, str], patience: Patience) -> None:
+def _lay_out_for_separate_verifier(verifier: Path, trial: TrialInput, root: Path, environ: Mapping[str, str], patience: Patience) -> None:
     """The tests, unless the image brings them, and what the agent's Pod left."""
-    verifier = Path(paths.task, contract.VERIFIER)
-    verifier.mkdir(mode=0o700)
     _write(verifier / contract.INPUT_FILE, json.dumps(trial), mode=0o600)
     if not trial["verifier"].get("bundled") and (root / "tests").is_dir():
         pack(root / "tests", verifier / contract.TESTS_TAR, executable="test.sh", is_excluded=_exclusions(root), mode=0o600)
@@ -339,6 +332,15 @@ def _open_up(path: Path, bits: int) -> None:
     mode = stat.S_IMODE(os.lstat(path).st_mode)
     if mode & bits != bits:
         os.chmod(path, mode | bits)
+
+
+def _empty(top: Path) -> None:
+    """Remove what a volume holds; the volume itself is not ours."""
+    for item in list(top.iterdir()) if top.is_dir() else []:
+        if item.is_dir() and not item.is_symlink():
+            _remove_tree(item)
+        else:
+            item.unlink()
 
 
 def _remove_tree(top: Path) -> None:

@@ -165,7 +165,8 @@ def cni_config(node: Node) -> dict[str, Any]:
                 "type": "bridge",
                 "bridge": BRIDGE,
                 "isGateway": True,
-                "ipMasq": True,
+                # One rule of the node's does it for all Pods (network.connect): a Pod's own would take a dozen calls of iptables each.
+                "ipMasq": False,
                 "hairpinMode": True,
                 "mtu": node.mtu,
                 "ipam": {
@@ -175,8 +176,7 @@ def cni_config(node: Node) -> dict[str, Any]:
                     "ranges": [[{"subnet": NODE_POD_CIDR}]],
                     "routes": [{"dst": "0.0.0.0/0"}],
                 },
-            },
-            {"type": "portmap", "capabilities": {"portMappings": True}},
+            }
         ],
     }
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from localcluster import namespaces, shell
 from localcluster.namespaces import Process
-from localcluster.settings import ClusterError, Settings
+from localcluster.settings import NODE_POD_CIDR, ClusterError, Settings
 
 # 10.213.0.0/16 in pieces of four addresses: one piece a cluster.
 CABLES = ipaddress.ip_network("10.213.0.0/16")
@@ -95,6 +95,9 @@ def connect(settings: Settings, cable: Cable, *, init: Process, mtu: int) -> Non
             ["route", "add", "default", "via", cable.host_ip],
         ):
             namespaces.run_inside(init, ["ip", *words])
+        # What leaves the node has the node's address: nobody outside knows the way to a Pod.
+        masquerade = ["POSTROUTING", "-s", NODE_POD_CIDR, "-o", "eth0", "-j", "MASQUERADE"]
+        namespaces.run_inside(init, ["iptables", "-w", "-t", "nat", "-A", *masquerade])
     if not FORWARD_BEFORE.exists():
         shell.write(FORWARD_BEFORE, IP_FORWARD.read_text())
     IP_FORWARD.write_text("1\n")

@@ -57,12 +57,14 @@ def test_volumes_are_mounted_as_the_architecture_says() -> None:
     assert mounts(pod, "stage") == {
         "/seatrial/bin": "bin",
         "/seatrial/net": "net",
-        "/seatrial/task": "task",
+        "/seatrial/task/agent": "task-agent",
+        "/seatrial/task/verifier": "task-verifier",
         "/tmp": "tmp-verifier",
     }
     assert mounts(pod, "environment") == {
         "/seatrial/bin": "bin ro",
-        "/seatrial/ctl": "ctl ro",
+        "/seatrial/ctl/agent": "ctl-agent ro",
+        "/seatrial/ctl/verifier": "ctl-verifier ro",
         "/etc/hosts": "net/hosts",
         "/etc/resolv.conf": "net/resolv.conf",
         "/logs/agent": "logs-agent",
@@ -71,8 +73,8 @@ def test_volumes_are_mounted_as_the_architecture_says() -> None:
     }
     assert mounts(pod, "agent") == {
         "/seatrial/bin": "bin ro",
-        "/seatrial/ctl/agent": "ctl/agent",
-        "/seatrial/task": "task/agent ro",
+        "/seatrial/ctl/agent": "ctl-agent",
+        "/seatrial/task": "task-agent ro",
         "/seatrial/run/agent": "run-agent",
         "/seatrial/run/verifier": "run-verifier ro",
         "/logs/agent": "logs-agent",
@@ -80,8 +82,8 @@ def test_volumes_are_mounted_as_the_architecture_says() -> None:
     }
     assert mounts(pod, "verifier") == {
         "/seatrial/bin": "bin ro",
-        "/seatrial/ctl/verifier": "ctl/verifier",
-        "/seatrial/task": "task/verifier ro",
+        "/seatrial/ctl/verifier": "ctl-verifier",
+        "/seatrial/task": "task-verifier ro",
         "/seatrial/run/agent": "run-agent ro",
         "/seatrial/run/verifier": "run-verifier",
         "/logs/agent": "logs-agent",
@@ -384,7 +386,8 @@ def test_the_pod_of_a_separate_verifier_has_its_own_image_and_inherits_nothing()
     assert environment["resources"]["requests"] == {"cpu": "50m", "memory": "128Mi", "ephemeral-storage": "64Mi"}
     assert mounts(pod, "environment") == {
         "/seatrial/bin": "bin ro",
-        "/seatrial/ctl": "ctl ro",
+        "/seatrial/ctl/agent": "ctl-agent ro",
+        "/seatrial/ctl/verifier": "ctl-verifier ro",
         "/etc/hosts": "net/hosts",
         "/etc/resolv.conf": "net/resolv.conf",
         "/logs/verifier": "logs-verifier",
@@ -394,7 +397,8 @@ def test_the_pod_of_a_separate_verifier_has_its_own_image_and_inherits_nothing()
     names = ("SEATRIAL_AGENT_LOGS_URL", "SEATRIAL_AGENT_LOGS_SHA256", "SEATRIAL_AGENT_RESULT_URL")
     assert [staged[name] for name in names] == ["http://s3/0/logs", "d" * 64, "http://s3/0/result"]
     volumes = {volume["name"] for volume in pod["spec"]["volumes"]}
-    assert volumes == {"bin", "ctl", "net", "task", "run-agent", "run-verifier", "logs-verifier", "tmp-verifier"}
+    sockets = {"ctl-agent", "ctl-verifier"}
+    assert volumes == {"bin", *sockets, "net", "task-verifier", "run-agent", "run-verifier", "logs-verifier", "tmp-verifier"}
 
 
 @pytest.mark.conforms("H-103")
@@ -423,7 +427,7 @@ def test_the_users_agent_image_sees_the_desk_and_nothing_of_the_verifier() -> No
         "/seatrial/bin": "bin ro",
         "/seatrial/desk": "desk",
         "/seatrial/desk/created": "desk/created ro",
-        "/seatrial/task": "task/agent ro",
+        "/seatrial/task": "task-agent ro",
         "/logs/agent": "logs-agent",
         "/tmp": "tmp-image",
     }

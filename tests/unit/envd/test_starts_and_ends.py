@@ -98,12 +98,17 @@ def test_envd_works_through_a_read_only_mount_and_as_any_user(environment: Envir
     assert (failed.status.code, b"Read-only file system" in failed.stderr) == (1, True)
 
 
-def test_in_a_pod_envd_refuses_a_writable_socket_folder(environment: Environment) -> None:
+@pytest.mark.parametrize(("writable", "other"), [("agent", "verifier"), ("verifier", "agent")])
+def test_in_a_pod_envd_refuses_a_writable_socket_folder(environment: Environment, writable: str, other: str) -> None:
     root = environment.folder / "root"
-    (root / "seatrial" / "ctl").mkdir(parents=True)
+    ctl = root / "seatrial" / "ctl"
+    for name in (writable, other):
+        (ctl / name).mkdir(parents=True)
     shutil.copy(environment.binary, root)
-    assert environment.spawn(["chroot", root, "/envd", "--patience=5s"]).wait(20) == 1
-    assert "/seatrial/ctl is writable in this container: mount it read-only" in environment.log()
+    read_only = f"mount -t tmpfs -o ro none {ctl / other}"
+    start = ["unshare", "--mount", "sh", "-c", f"{read_only} && exec chroot {root} /envd --patience=5s"]
+    assert environment.spawn(start).wait(20) == 1
+    assert f"/seatrial/ctl/{writable} is writable in this container: mount it read-only" in environment.log()
 
 
 # Impostors.

@@ -257,7 +257,8 @@ class Pod:
         return packed.sha256
 
     def stage(self, **changes: str) -> int:
-        (self.root / "tools/envd").write_bytes(b"envd" if not self.envd.exists() else self.envd.read_bytes())
+        for name in ("envd", "seatrial-env"):
+            (self.root / "tools" / name).write_bytes(b"envd" if not self.envd.exists() else self.envd.read_bytes())
         environ = {
             contract.VAR_INPUT: contract.encode_input(self.trial),
             contract.VAR_ARCHIVE_URL: self.store.url("archive"),
@@ -377,8 +378,9 @@ def make_pod(envd: Path, object_store: ObjectStore) -> Iterator[Pod]:
     root = Path(tempfile.mkdtemp(prefix="pod-"))
     for name in ("bin", "ctl", "etc", "net", "run", "task", "tools", "tmp", "desk", "env/app", "env/bin", "env/logs"):
         (root / name).mkdir(parents=True)
-    for name in ("ctl/agent", "ctl/verifier", "run/agent", "run/verifier"):
-        (root / name).mkdir()
+    for volume in ("ctl", "run", "task"):
+        for part in (contract.AGENT, contract.VERIFIER):
+            (root / volume / part).mkdir()
     for name in contract.NET_FILES:
         (root / "etc" / name).write_text(f"{name} of the Pod\n")
     made = Pod(root, envd, object_store, make_input(), files=dict(PASSING))

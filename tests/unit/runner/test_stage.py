@@ -10,7 +10,7 @@ import json
 import os
 import tarfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
@@ -77,16 +77,21 @@ def test_modes_let_the_agents_user_read_its_own_folder_only(pod: Pod) -> None:
     finally:
         os.umask(before)
     task = pod.root / "task"
-    modes = {str(path.relative_to(task)): path.stat().st_mode & 0o777 for path in task.rglob("*")}
+    modes = {str(path.relative_to(task)): path.stat().st_mode & 0o777 for path in task.glob("*/*")}
     assert modes == {
-        "agent": 0o755,
         "agent/input.json": 0o644,
         "agent/instruction.md": 0o644,
         "agent/solution.tar": 0o644,
-        "verifier": 0o700,
         "verifier/input.json": 0o600,
         "verifier/tests.tar": 0o600,
     }
+
+
+@pytest.mark.parametrize(("kind", "tools"), [("oracle", ["envd"]), ("image", ["envd", "seatrial-env"])])
+def test_the_client_is_there_for_an_agent_image_alone(pod: Pod, kind: Literal["oracle", "image"], tools: list[str]) -> None:
+    pod.trial["agent"]["kind"] = kind
+    assert pod.stage() == StageExit.OK
+    assert sorted(path.name for path in (pod.root / "bin").iterdir()) == tools
 
 
 def test_the_agents_input_knows_nothing_of_the_verifier(pod: Pod) -> None:
@@ -212,7 +217,7 @@ def test_another_digest_is_corrupt_after_a_second_download(pod: Pod) -> None:
     pod.publish()
     assert pod.stage(sha256="0" * 64) == StageExit.ARCHIVE_CORRUPT
     assert len([path for method, path in pod.store.requests if method == "GET"]) == 2
-    assert list((pod.root / "task").iterdir()) == []
+    assert list((pod.root / "task").glob("*/*")) == []
 
 
 def test_a_truncated_archive_with_the_right_digest_is_corrupt(pod: Pod) -> None:
@@ -236,7 +241,7 @@ def test_an_unsafe_member_is_refused_by_name(pod: Pod, name: str, attributes: di
     sha256 = store_archive(pod, ("task", b"", {"type": tarfile.DIRTYPE, "mode": 0o755}), (name, b"", attributes))
     assert pod.stage(sha256=sha256) == StageExit.ARCHIVE_UNSAFE
     assert name in message(pod)
-    assert list((pod.root / "task").iterdir()) == []
+    assert list((pod.root / "task").glob("*/*")) == []
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def open_volumes(pod: Pod) -> None:
     """Modes as the kubelet makes them."""
     for name in ("", "env"):
         (pod.root / name).chmod(0o755)
-    for name in ("bin", "net", "ctl/agent", "ctl/verifier", "run/agent", "run/verifier", "task", "tmp", "env/logs"):
+    for name in ("bin", "net", "ctl/agent", "ctl/verifier", "run/agent", "run/verifier", "task/agent", "task/verifier", "tmp", "env/logs"):
         (pod.root / name).chmod(0o777)
     for who in ("agent", "verifier", "stage"):
         message = pod.root / f"termination-{who}"
@@ -137,5 +137,5 @@ def test_stage_as_root_makes_envd_setuid_and_touches_the_archive_as_another_user
     assert end_of(start_as(0, run_stage)) == 0
     envd = (pod.root / "bin/envd").stat()
     assert (envd.st_uid, stat.S_IMODE(envd.st_mode)) == (0, 0o4755)
-    owners = {path.stat().st_uid for path in (pod.root / "task").rglob("*")}
+    owners = {path.stat().st_uid for path in (pod.root / "task").glob("*/*")}
     assert owners == {contract.STAGE_UID}

@@ -160,12 +160,13 @@ def build_verify_pod(
     if place is None:
         raise ValueError(f"task {task.id} has no separate verifier")
     environment = _environment(task, spec, settings, place)
-    environment["volumeMounts"] = [item for item in environment["volumeMounts"] if item["name"] in ("bin", "ctl", "net", "logs-verifier")]
+    needed = ("bin", *_SOCKETS, "net", "logs-verifier")
+    environment["volumeMounts"] = [item for item in environment["volumeMounts"] if item["name"] in needed]
     verifier = _verifier(task, spec, urls, secret, settings)
     verifier["env"] += _to_redact(environment)
     # envd wants both ends, and nobody else listens here.
     kept = [item for item in verifier["volumeMounts"] if item["name"] not in ("logs-agent", "logs-artifacts")]
-    verifier["volumeMounts"] = [*kept, _own_socket(contract.AGENT)]
+    verifier["volumeMounts"] = [*kept, _socket(contract.AGENT)]
     stage = _stage(task, urls, encoded_input, settings)
     network = network_of(task.config.verifier_policy()) or "none"
     return _pod(plan, spec, trial, [stage, environment, verifier], retry=retry, settings=settings, role=ROLE_VERIFY, network=network)
@@ -273,6 +274,11 @@ Why never a failure: a process of the task may keep any command from running, an
 """
 
 
+_PARTS: Final = (contract.AGENT, contract.VERIFIER)
+"""Those that play a trial, each with folders of its own."""
+_SOCKETS: Final = tuple(f"ctl-{part}" for part in _PARTS)
+
+
 # --- containers -----------------------------------------------------------------------------------------------------------------------
 
 
@@ -294,7 +300,11 @@ def _stage(task: PlannedTask, urls: Urls, encoded_input: str, settings: PodSetti
             {"name": contract.VAR_ARCHIVE_SHA256, "value": task.archive_sha256},
             *work,
         ],
-        mounts=[mount("bin", contract.BIN_DIR), mount("net", contract.NET_DIR), mount("task", contract.TASK_DIR)],
+        mounts=[
+            mount("bin", contract.BIN_DIR),
+            mount("net", contract.NET_DIR),
+            *(mount(f"task-{part}", f"{contract.TASK_DIR}/{part}") for part in (_PARTS if urls.work is None else (contract.VERIFIER,))),
+        ],
         tmp="tmp-verifier",
     )
     # It installs envd setuid root, so that Harbor's root steps work in an image whose USER is another, and becomes STAGE_UID before it
@@ -331,7 +341,7 @@ def _environment(task: PlannedTask, spec: EvalJobSpec, settings: PodSettings, pl
         "securityContext": {"capabilities": {"drop": ["NET_RAW"]}},
         "volumeMounts": [
             mount("bin", contract.BIN_DIR, read_only=True),
-            mount("ctl", contract.CTL_DIR, read_only=True),
+            *(_socket(part, read_only=True) for part in _PARTS),
             *(mount("net", f"/etc/{name}", sub_path=name) for name in contract.NET_FILES),
             mount("logs-agent", contract.LOGS_AGENT),
             mount("logs-verifier", contract.LOGS_VERIFIER),
@@ -352,8 +362,8 @@ def _agent(task: PlannedTask, spec: EvalJobSpec, settings: PodSettings) -> dict[
         env=_with_proxy(env + template_variables(solving), settings),
         mounts=[
             mount("bin", contract.BIN_DIR, read_only=True),
-            _own_socket(contract.AGENT),
-            mount("task", contract.TASK_DIR, read_only=True, sub_path="agent"),
+            _socket(contract.AGENT),
+            mount("task-agent", contract.TASK_DIR, read_only=True),
             *_run_mounts(contract.AGENT),
             mount("logs-agent", contract.LOGS_AGENT),
             *desk,
@@ -390,7 +400,7 @@ def _agent_image(task: PlannedTask, spec: EvalJobSpec, settings: PodSettings) ->
         mount("bin", contract.BIN_DIR, read_only=True),
         mount("desk", contract.DESK_DIR),
         mount("desk", f"{contract.DESK_DIR}/{contract.DESK_MARK}", read_only=True, sub_path=contract.DESK_MARK),
-        mount("task", contract.TASK_DIR, read_only=True, sub_path="agent"),
+        mount("task-agent", contract.TASK_DIR, read_only=True),
         mount("logs-agent", contract.LOGS_AGENT),
     ]
     container = runner_container(contract.AGENT_IMAGE, contract.AGENT_UID, settings, env=_agent_env(spec), mounts=mounts, tmp="tmp-image")
@@ -419,8 +429,8 @@ def _verifier(task: PlannedTask, spec: EvalJobSpec, urls: Urls, secret: str, set
         ],
         mounts=[
             mount("bin", contract.BIN_DIR, read_only=True),
-            _own_socket(contract.VERIFIER),
-            mount("task", contract.TASK_DIR, read_only=True, sub_path="verifier"),
+            _socket(contract.VERIFIER),
+            mount("task-verifier", contract.TASK_DIR, read_only=True),
             *_run_mounts(contract.VERIFIER),
             mount("logs-agent", contract.LOGS_AGENT),
             mount("logs-verifier", contract.LOGS_VERIFIER),
@@ -436,15 +446,13 @@ def _to_redact(environment: dict[str, Any]) -> list[dict[str, Any]]:
     return [{**item, "name": f"{contract.VAR_REDACT_PREFIX}{item['name']}"} for item in secrets]
 
 
-def _own_socket(name: str) -> dict[str, Any]:
-    return mount("ctl", f"{contract.CTL_DIR}/{name}", sub_path=name)
+def _socket(part: str, *, read_only: bool = False) -> dict[str, Any]:
+    return mount(f"ctl-{part}", f"{contract.CTL_DIR}/{part}", read_only=read_only)
 
 
 def _run_mounts(name: str) -> list[dict[str, Any]]:
     """Its own folder, and the other's read-only."""
-    return [
-        mount(f"run-{folder}", f"{contract.RUN_DIR}/{folder}", read_only=folder != name) for folder in (contract.AGENT, contract.VERIFIER)
-    ]
+    return [mount(f"run-{part}", f"{contract.RUN_DIR}/{part}", read_only=part != name) for part in _PARTS]
 
 
 def runner_container(
@@ -514,10 +522,12 @@ def _volumes(settings: PodSettings) -> list[dict[str, Any]]:
     # The limits bound what a task can fill; the runner ends a phase at 80 % of them, because an eviction loses the evidence.
     sizes = {
         "bin": "64Mi",
-        "ctl": "1Mi",
+        # Two of a kind, because a folder of a volume costs more to mount than a volume.
+        "ctl-agent": "1Mi",
+        "ctl-verifier": "1Mi",
         "net": "16Mi",
-        "task": settings.task_volume,
-        # Two, because a folder of a volume costs more to mount than a volume.
+        "task-agent": settings.task_volume,
+        "task-verifier": settings.task_volume,
         "run-agent": "64Mi",
         "run-verifier": "64Mi",
         "logs-agent": settings.logs_volume,
