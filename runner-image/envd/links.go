@@ -1,8 +1,6 @@
 package main
 
 import (
-	"errors"
-	"io"
 	"io/fs"
 	"os"
 	"path"
@@ -12,12 +10,8 @@ import (
 	"time"
 )
 
-const (
-	// maxLinkHops is more than the kernel follows: a reader may resolve a path by itself first, without that limit.
-	maxLinkHops = 1000
-	// dirBatch bounds how many entries of a folder are in memory at once: the folder's size is the agent's choice.
-	dirBatch = 1024
-)
+// maxLinkHops is more than the kernel follows: a reader may resolve a path by itself first, without that limit.
+const maxLinkHops = 1000
 
 type cutLinksParams struct {
 	Into       string   `json:"into"`
@@ -99,26 +93,26 @@ func (c *linkCutter) folder(folder *os.Root, name string, depth int) {
 	}
 	defer dir.Close()
 	for {
-		entries, err := dir.ReadDir(min(dirBatch, c.left+1))
+		entries, err := readTyped(folder, dir)
+		if err != nil {
+			c.result.Truncated = true
+			return
+		}
+		if len(entries) == 0 {
+			return
+		}
 		for _, entry := range entries {
 			if c.left == 0 || time.Now().After(c.end) {
 				c.result.Truncated = true
 				return
 			}
 			c.left--
-			switch entry.Type() {
+			switch entry.kind {
 			case fs.ModeSymlink:
-				c.link(folder, entry.Name(), path.Join(name, entry.Name()))
+				c.link(folder, entry.name, path.Join(name, entry.name))
 			case fs.ModeDir:
-				c.below(folder, entry.Name(), path.Join(name, entry.Name()), depth+1)
+				c.below(folder, entry.name, path.Join(name, entry.name), depth+1)
 			}
-		}
-		if errors.Is(err, io.EOF) {
-			return
-		}
-		if err != nil {
-			c.result.Truncated = true
-			return
 		}
 	}
 }

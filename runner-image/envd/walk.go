@@ -1,17 +1,22 @@
 package main
 
 import (
+	"encoding/binary"
 	"errors"
 	"io"
 	"io/fs"
 	"os"
 	"path"
 	"slices"
+	"strings"
 	"syscall"
 )
 
 // maxDepth of folders below the one asked for: each level keeps one descriptor open.
 const maxDepth = 128
+
+// dirBytes bounds how much of a folder's list is in memory at once: the folder's size is the agent's choice.
+const dirBytes = 32 << 10
 
 // node is one entry found by walk.
 type node struct {
@@ -182,6 +187,66 @@ func listFolder(folder *os.Root, limit int) (names []string, more bool, err erro
 	}
 	slices.Sort(names)
 	return names, more, nil
+}
+
+type typedName struct {
+	name string
+	kind fs.FileMode // its type bits
+}
+
+// readTyped reads the next names of an open folder, at least one but for its end, and asks for an inode only where the file system does not
+// tell the kind of it. Package os asks for each in a folder of an os.Root.
+func readTyped(folder *os.Root, dir *os.File) ([]typedName, error) {
+	buffer := make([]byte, dirBytes)
+	for {
+		n, err := syscall.ReadDirent(int(dir.Fd()), buffer)
+		if errors.Is(err, syscall.EINTR) {
+			continue
+		}
+		if err != nil || n <= 0 {
+			return nil, err
+		}
+		if found := typedNames(buffer[:n], folder.Lstat); len(found) > 0 {
+			return found, nil
+		}
+	}
+}
+
+// typedNames takes the kernel's struct linux_dirent64 apart: inode and offset of 8 bytes, length of 2, kind of 1, the name up to a zero.
+func typedNames(data []byte, lstat func(string) (fs.FileInfo, error)) []typedName {
+	const head = 19
+	var found []typedName
+	for len(data) > head {
+		length := int(binary.NativeEndian.Uint16(data[16:]))
+		if length <= head || length > len(data) {
+			break
+		}
+		name, _, _ := strings.Cut(string(data[head:length]), "\x00")
+		kind, known := direntKinds[data[18]]
+		data = data[length:]
+		if name == "." || name == ".." {
+			continue
+		}
+		if !known {
+			info, err := lstat(name)
+			if err != nil {
+				continue // removed meanwhile
+			}
+			kind = info.Mode().Type()
+		}
+		found = append(found, typedName{name, kind})
+	}
+	return found
+}
+
+var direntKinds = map[byte]fs.FileMode{
+	syscall.DT_REG:  0,
+	syscall.DT_DIR:  fs.ModeDir,
+	syscall.DT_LNK:  fs.ModeSymlink,
+	syscall.DT_FIFO: fs.ModeNamedPipe,
+	syscall.DT_SOCK: fs.ModeSocket,
+	syscall.DT_CHR:  fs.ModeDevice | fs.ModeCharDevice,
+	syscall.DT_BLK:  fs.ModeDevice,
 }
 
 // emptyFolder removes everything that a folder holds.
