@@ -54,6 +54,7 @@ func (s *fileStore) cutLinks(p cutLinksParams) (changedResult, error) {
 	if err := walk(into, limits, func(n node) error { targets[inodeOf(n.info)] = true; return nil }); err != nil {
 		return changedResult{}, err
 	}
+	pristine := newPristine(p.Since, s.firstStart)
 	start, err := openFolder(root)
 	if err != nil {
 		return changedResult{}, err
@@ -68,6 +69,8 @@ func (s *fileStore) cutLinks(p cutLinksParams) (changedResult, error) {
 		left:    p.MaxEntries,
 		end:     time.Now().Add(time.Duration(p.MaxSeconds) * time.Second),
 		result:  changedResult{Names: []string{}, Truncated: limits.truncated},
+
+		pristine: pristine,
 	}
 	cutter.folder(start, root, 0)
 	return cutter.result, nil
@@ -82,6 +85,8 @@ type linkCutter struct {
 	left    int // entries that may still be looked at
 	end     time.Time
 	result  changedResult
+
+	pristine *pristine // no link below these folders was made since
 }
 
 // folder looks at what a folder holds.
@@ -128,7 +133,9 @@ func (c *linkCutter) below(parent *os.Root, base, name string, depth int) {
 	folder, err := parent.OpenRoot(base)
 	if err == nil {
 		defer folder.Close()
-		c.folder(folder, name, depth)
+		if info, err := folder.Stat("."); err != nil || !c.pristine.holds(info) {
+			c.folder(folder, name, depth)
+		}
 		return
 	}
 	// Where envd is not root, images have folders that it may not list. One that is as the image made it, and that nobody else of this user

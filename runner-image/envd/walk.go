@@ -51,10 +51,11 @@ var (
 // walkLimits bounds a walk; what it met is told afterwards.
 type walkLimits struct {
 	maxEntries int
-	entries    int  // visited
-	unreadable int  // folders that could not be listed
-	hidden     int  // those of them that can be entered all the same
-	truncated  bool // more entries than maxEntries, or deeper than maxDepth
+	pristine   *pristine // the regular files of these folders are not visited
+	entries    int       // visited
+	unreadable int       // folders that could not be listed
+	hidden     int       // those of them that can be entered all the same
+	truncated  bool      // more entries than maxEntries, or deeper than maxDepth
 }
 
 // walk visits everything below the folder at start, in order of name, each folder before its content, without following links. Other
@@ -66,7 +67,11 @@ func walk(start string, limits *walkLimits, visit func(node) error) error {
 		return err
 	}
 	defer root.Close()
-	err = walkFolder(root, ".", 0, limits, visit)
+	info, err := root.Stat(".")
+	if err != nil {
+		return err
+	}
+	err = walkFolder(root, node{rel: ".", info: info}, 0, limits, visit)
 	if errors.Is(err, errStopWalk) {
 		return nil
 	}
@@ -96,8 +101,13 @@ func openFolder(start string) (*os.Root, error) {
 	return root, nil
 }
 
-func walkFolder(folder *os.Root, rel string, depth int, limits *walkLimits, visit func(node) error) error {
-	names, more, err := listFolder(folder, limits.maxEntries-limits.entries)
+// walkFolder visits what an open folder holds; info of the node is of the open one.
+func walkFolder(folder *os.Root, of node, depth int, limits *walkLimits, visit func(node) error) error {
+	list := listFolder
+	if limits.pristine.holds(of.info) {
+		list = listFolderWithoutFiles
+	}
+	names, more, err := list(folder, limits.maxEntries-limits.entries)
 	if err != nil {
 		limits.unreadable++
 		limits.hidden++ // it is open, so it can be entered
@@ -114,7 +124,7 @@ func walkFolder(folder *os.Root, rel string, depth int, limits *walkLimits, visi
 			continue // removed meanwhile
 		}
 		limits.entries++
-		child := node{rel: path.Join(rel, name), parent: folder, name: name, info: info}
+		child := node{rel: path.Join(of.rel, name), parent: folder, name: name, info: info}
 		err = visit(child)
 		if errors.Is(err, errSkipFolder) {
 			continue
@@ -146,11 +156,13 @@ func walkInto(child node, depth int, limits *walkLimits, visit func(node) error)
 		return nil
 	}
 	defer sub.Close()
-	if after, err := sub.Stat("."); err != nil || !os.SameFile(child.info, after) {
+	after, err := sub.Stat(".")
+	if err != nil || !os.SameFile(child.info, after) {
 		limits.unreadable++
 		return nil
 	}
-	return walkFolder(sub, child.rel, depth, limits, visit)
+	child.info = after
+	return walkFolder(sub, child, depth, limits, visit)
 }
 
 // isSince tells whether an inode changed at a time, in nanoseconds since the epoch, or later. The inode's own time is asked for, since any
@@ -187,6 +199,33 @@ func listFolder(folder *os.Root, limit int) (names []string, more bool, err erro
 	}
 	slices.Sort(names)
 	return names, more, nil
+}
+
+// listFolderWithoutFiles is listFolder but for the regular files, which count in nothing.
+func listFolderWithoutFiles(folder *os.Root, limit int) (names []string, more bool, err error) {
+	dir, err := folder.Open(".")
+	if err != nil {
+		return nil, false, err
+	}
+	defer dir.Close()
+	for {
+		batch, err := readTyped(folder, dir)
+		if err != nil {
+			return nil, false, err
+		}
+		for _, entry := range batch {
+			if !entry.kind.IsRegular() {
+				names = append(names, entry.name)
+			}
+		}
+		if len(names) > limit {
+			names, more = names[:limit], true
+		}
+		if len(batch) == 0 || more {
+			slices.Sort(names)
+			return names, more, nil
+		}
+	}
 }
 
 type typedName struct {

@@ -2,8 +2,10 @@ package main
 
 import (
 	"encoding/binary"
+	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
 	"syscall"
 	"testing"
@@ -32,5 +34,23 @@ func TestOnlyNamesOfUnknownKindAreAskedFor(t *testing.T) {
 	want := []typedName{{"file", 0}, {"link", fs.ModeSymlink}, {"unknown", fs.ModeDir}, {"folder", fs.ModeDir}}
 	if !slices.Equal(got, want) || !slices.Equal(asked, []string{"unknown", "gone"}) {
 		t.Fatalf("%v, asked for %v", got, asked)
+	}
+}
+
+func TestAFolderOfManyNamesIsReadWhole(t *testing.T) {
+	dir := t.TempDir()
+	const count = 2 * dirBytes / 24 // each takes 24 bytes of a list at least
+	for i := range count {
+		must(t, os.Symlink("x", filepath.Join(dir, fmt.Sprint(i))))
+	}
+	must(t, os.WriteFile(filepath.Join(dir, "file"), nil, 0o644))
+	folder, err := os.OpenRoot(dir)
+	must(t, err)
+	defer folder.Close()
+	for limit, want := range map[int]int{count: count, count - 1: count - 1, 1: 1} {
+		names, more, err := listFolderWithoutFiles(folder, limit)
+		if err != nil || len(names) != want || more != (want < count) || slices.Contains(names, "file") || !slices.IsSorted(names) {
+			t.Errorf("limit %d: %d names, more %v, %v", limit, len(names), more, err)
+		}
 	}
 }
