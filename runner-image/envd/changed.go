@@ -54,7 +54,7 @@ func (s *fileStore) changed(p changedParams) (changedResult, error) {
 	}
 	c := changes{
 		changedParams: p,
-		limits:        &walkLimits{maxEntries: p.MaxEntries},
+		limits:        &walkLimits{maxEntries: p.MaxEntries, pristine: newPristine(p.Since, s.firstStart)},
 		result:        changedResult{Names: []string{}},
 		explained:     map[string]bool{},
 	}

@@ -32,6 +32,8 @@ type fileStore struct {
 	users   *users
 	environ []string           // of this container
 	limits  [16]syscall.Rlimit // at the start
+
+	firstStart int64 // of the container's first process, as of envd's own start; 0 where it is not known
 }
 
 type pathParams struct {

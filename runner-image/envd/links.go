@@ -1,8 +1,6 @@
 package main
 
 import (
-	"errors"
-	"io"
 	"io/fs"
 	"os"
 	"path"
@@ -12,12 +10,8 @@ import (
 	"time"
 )
 
-const (
-	// maxLinkHops is more than the kernel follows: a reader may resolve a path by itself first, without that limit.
-	maxLinkHops = 1000
-	// dirBatch bounds how many entries of a folder are in memory at once: the folder's size is the agent's choice.
-	dirBatch = 1024
-)
+// maxLinkHops is more than the kernel follows: a reader may resolve a path by itself first, without that limit.
+const maxLinkHops = 1000
 
 type cutLinksParams struct {
 	Into       string   `json:"into"`
@@ -60,6 +54,7 @@ func (s *fileStore) cutLinks(p cutLinksParams) (changedResult, error) {
 	if err := walk(into, limits, func(n node) error { targets[inodeOf(n.info)] = true; return nil }); err != nil {
 		return changedResult{}, err
 	}
+	pristine := newPristine(p.Since, s.firstStart)
 	start, err := openFolder(root)
 	if err != nil {
 		return changedResult{}, err
@@ -74,6 +69,8 @@ func (s *fileStore) cutLinks(p cutLinksParams) (changedResult, error) {
 		left:    p.MaxEntries,
 		end:     time.Now().Add(time.Duration(p.MaxSeconds) * time.Second),
 		result:  changedResult{Names: []string{}, Truncated: limits.truncated},
+
+		pristine: pristine,
 	}
 	cutter.folder(start, root, 0)
 	return cutter.result, nil
@@ -88,6 +85,8 @@ type linkCutter struct {
 	left    int // entries that may still be looked at
 	end     time.Time
 	result  changedResult
+
+	pristine *pristine // no link below these folders was made since
 }
 
 // folder looks at what a folder holds.
@@ -99,26 +98,26 @@ func (c *linkCutter) folder(folder *os.Root, name string, depth int) {
 	}
 	defer dir.Close()
 	for {
-		entries, err := dir.ReadDir(min(dirBatch, c.left+1))
+		entries, err := readTyped(folder, dir)
+		if err != nil {
+			c.result.Truncated = true
+			return
+		}
+		if len(entries) == 0 {
+			return
+		}
 		for _, entry := range entries {
 			if c.left == 0 || time.Now().After(c.end) {
 				c.result.Truncated = true
 				return
 			}
 			c.left--
-			switch entry.Type() {
+			switch entry.kind {
 			case fs.ModeSymlink:
-				c.link(folder, entry.Name(), path.Join(name, entry.Name()))
+				c.link(folder, entry.name, path.Join(name, entry.name))
 			case fs.ModeDir:
-				c.below(folder, entry.Name(), path.Join(name, entry.Name()), depth+1)
+				c.below(folder, entry.name, path.Join(name, entry.name), depth+1)
 			}
-		}
-		if errors.Is(err, io.EOF) {
-			return
-		}
-		if err != nil {
-			c.result.Truncated = true
-			return
 		}
 	}
 }
@@ -134,7 +133,9 @@ func (c *linkCutter) below(parent *os.Root, base, name string, depth int) {
 	folder, err := parent.OpenRoot(base)
 	if err == nil {
 		defer folder.Close()
-		c.folder(folder, name, depth)
+		if info, err := folder.Stat("."); err != nil || !c.pristine.holds(info) {
+			c.folder(folder, name, depth)
+		}
 		return
 	}
 	// Where envd is not root, images have folders that it may not list. One that is as the image made it, and that nobody else of this user

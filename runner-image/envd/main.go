@@ -138,9 +138,13 @@ func serve(o options) (int, error) {
 	if err != nil {
 		cwd = "/"
 	}
+	firstStart, err := firstProcessStart()
+	if err != nil {
+		logf("all folders are looked at for changes: %v", err)
+	}
 	s := &server{
 		exec:      &executor{reaper: children, users: accounts, environ: os.Environ(), cwd: cwd, running: newRunningSet()},
-		files:     &fileStore{users: accounts, environ: os.Environ(), limits: resourceLimits()},
+		files:     &fileStore{users: accounts, environ: os.Environ(), limits: resourceLimits(), firstStart: firstStart},
 		processes: newProcessTable("/proc", &children.orphaned),
 		shutdown:  make(chan struct{}),
 	}

@@ -1,17 +1,22 @@
 package main
 
 import (
+	"encoding/binary"
 	"errors"
 	"io"
 	"io/fs"
 	"os"
 	"path"
 	"slices"
+	"strings"
 	"syscall"
 )
 
 // maxDepth of folders below the one asked for: each level keeps one descriptor open.
 const maxDepth = 128
+
+// dirBytes bounds how much of a folder's list is in memory at once: the folder's size is the agent's choice.
+const dirBytes = 32 << 10
 
 // node is one entry found by walk.
 type node struct {
@@ -46,10 +51,11 @@ var (
 // walkLimits bounds a walk; what it met is told afterwards.
 type walkLimits struct {
 	maxEntries int
-	entries    int  // visited
-	unreadable int  // folders that could not be listed
-	hidden     int  // those of them that can be entered all the same
-	truncated  bool // more entries than maxEntries, or deeper than maxDepth
+	pristine   *pristine // the regular files of these folders are not visited
+	entries    int       // visited
+	unreadable int       // folders that could not be listed
+	hidden     int       // those of them that can be entered all the same
+	truncated  bool      // more entries than maxEntries, or deeper than maxDepth
 }
 
 // walk visits everything below the folder at start, in order of name, each folder before its content, without following links. Other
@@ -61,7 +67,11 @@ func walk(start string, limits *walkLimits, visit func(node) error) error {
 		return err
 	}
 	defer root.Close()
-	err = walkFolder(root, ".", 0, limits, visit)
+	info, err := root.Stat(".")
+	if err != nil {
+		return err
+	}
+	err = walkFolder(root, node{rel: ".", info: info}, 0, limits, visit)
 	if errors.Is(err, errStopWalk) {
 		return nil
 	}
@@ -91,8 +101,13 @@ func openFolder(start string) (*os.Root, error) {
 	return root, nil
 }
 
-func walkFolder(folder *os.Root, rel string, depth int, limits *walkLimits, visit func(node) error) error {
-	names, more, err := listFolder(folder, limits.maxEntries-limits.entries)
+// walkFolder visits what an open folder holds; info of the node is of the open one.
+func walkFolder(folder *os.Root, of node, depth int, limits *walkLimits, visit func(node) error) error {
+	list := listFolder
+	if limits.pristine.holds(of.info) {
+		list = listFolderWithoutFiles
+	}
+	names, more, err := list(folder, limits.maxEntries-limits.entries)
 	if err != nil {
 		limits.unreadable++
 		limits.hidden++ // it is open, so it can be entered
@@ -109,7 +124,7 @@ func walkFolder(folder *os.Root, rel string, depth int, limits *walkLimits, visi
 			continue // removed meanwhile
 		}
 		limits.entries++
-		child := node{rel: path.Join(rel, name), parent: folder, name: name, info: info}
+		child := node{rel: path.Join(of.rel, name), parent: folder, name: name, info: info}
 		err = visit(child)
 		if errors.Is(err, errSkipFolder) {
 			continue
@@ -141,11 +156,13 @@ func walkInto(child node, depth int, limits *walkLimits, visit func(node) error)
 		return nil
 	}
 	defer sub.Close()
-	if after, err := sub.Stat("."); err != nil || !os.SameFile(child.info, after) {
+	after, err := sub.Stat(".")
+	if err != nil || !os.SameFile(child.info, after) {
 		limits.unreadable++
 		return nil
 	}
-	return walkFolder(sub, child.rel, depth, limits, visit)
+	child.info = after
+	return walkFolder(sub, child, depth, limits, visit)
 }
 
 // isSince tells whether an inode changed at a time, in nanoseconds since the epoch, or later. The inode's own time is asked for, since any
@@ -182,6 +199,93 @@ func listFolder(folder *os.Root, limit int) (names []string, more bool, err erro
 	}
 	slices.Sort(names)
 	return names, more, nil
+}
+
+// listFolderWithoutFiles is listFolder but for the regular files, which count in nothing.
+func listFolderWithoutFiles(folder *os.Root, limit int) (names []string, more bool, err error) {
+	dir, err := folder.Open(".")
+	if err != nil {
+		return nil, false, err
+	}
+	defer dir.Close()
+	for {
+		batch, err := readTyped(folder, dir)
+		if err != nil {
+			return nil, false, err
+		}
+		for _, entry := range batch {
+			if !entry.kind.IsRegular() {
+				names = append(names, entry.name)
+			}
+		}
+		if len(names) > limit {
+			names, more = names[:limit], true
+		}
+		if len(batch) == 0 || more {
+			slices.Sort(names)
+			return names, more, nil
+		}
+	}
+}
+
+type typedName struct {
+	name string
+	kind fs.FileMode // its type bits
+}
+
+// readTyped reads the next names of an open folder, at least one but for its end, and asks for an inode only where the file system does not
+// tell the kind of it. Package os asks for each in a folder of an os.Root.
+func readTyped(folder *os.Root, dir *os.File) ([]typedName, error) {
+	buffer := make([]byte, dirBytes)
+	for {
+		n, err := syscall.ReadDirent(int(dir.Fd()), buffer)
+		if errors.Is(err, syscall.EINTR) {
+			continue
+		}
+		if err != nil || n <= 0 {
+			return nil, err
+		}
+		if found := typedNames(buffer[:n], folder.Lstat); len(found) > 0 {
+			return found, nil
+		}
+	}
+}
+
+// typedNames takes the kernel's struct linux_dirent64 apart: inode and offset of 8 bytes, length of 2, kind of 1, the name up to a zero.
+func typedNames(data []byte, lstat func(string) (fs.FileInfo, error)) []typedName {
+	const head = 19
+	var found []typedName
+	for len(data) > head {
+		length := int(binary.NativeEndian.Uint16(data[16:]))
+		if length <= head || length > len(data) {
+			break
+		}
+		name, _, _ := strings.Cut(string(data[head:length]), "\x00")
+		kind, known := direntKinds[data[18]]
+		data = data[length:]
+		if name == "." || name == ".." {
+			continue
+		}
+		if !known {
+			info, err := lstat(name)
+			if err != nil {
+				continue // removed meanwhile
+			}
+			kind = info.Mode().Type()
+		}
+		found = append(found, typedName{name, kind})
+	}
+	return found
+}
+
+var direntKinds = map[byte]fs.FileMode{
+	syscall.DT_REG:  0,
+	syscall.DT_DIR:  fs.ModeDir,
+	syscall.DT_LNK:  fs.ModeSymlink,
+	syscall.DT_FIFO: fs.ModeNamedPipe,
+	syscall.DT_SOCK: fs.ModeSocket,
+	syscall.DT_CHR:  fs.ModeDevice | fs.ModeCharDevice,
+	syscall.DT_BLK:  fs.ModeDevice,
 }
 
 // emptyFolder removes everything that a folder holds.
