@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import logging
 import os
@@ -18,6 +19,10 @@ from seatrial.effects.store import Store
 from seatrial.errors import InvalidSpec
 
 log = logging.getLogger("seatrial")
+
+_ALLOCATIONS: Final = 50_000
+"""Before garbage is looked for. A page of Pods is ten times the default in objects that all stay until it is read, and each search goes
+through them, the tenth of a tenth through all that the process holds."""
 
 # Attributes that every record has; whatever else is there came by ``extra``.
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
@@ -77,6 +82,9 @@ def main() -> None:
     except InvalidSpec as error:
         sys.stderr.write(f"seatrial-operator: {error}\n")
         sys.exit(2)
+    # What is loaded by now stays.
+    gc.freeze()
+    gc.set_threshold(_ALLOCATIONS)
     log.info("operator starts", extra={"version": __version__, "server": access.server, "identity": settings.identity})
     try:
         asyncio.run(serve(settings=settings, access=access, store=Store(settings.store())))
