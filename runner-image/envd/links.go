@@ -54,38 +54,35 @@ func (s *fileStore) cutLinks(p cutLinksParams) (changedResult, error) {
 	if err := walk(into, limits, func(n node) error { targets[inodeOf(n.info)] = true; return nil }); err != nil {
 		return changedResult{}, err
 	}
-	pristine := newPristine(p.Since, s.firstStart)
 	start, err := openFolder(root)
 	if err != nil {
 		return changedResult{}, err
 	}
 	defer start.Close()
 	cutter := linkCutter{
-		into:    into,
-		targets: targets,
-		foreign: p.Foreign,
-		since:   p.Since,
-		skip:    append([]string{into, "/proc", "/sys"}, p.Skip...),
-		left:    p.MaxEntries,
-		end:     time.Now().Add(time.Duration(p.MaxSeconds) * time.Second),
-		result:  changedResult{Names: []string{}, Truncated: limits.truncated},
-
-		pristine: pristine,
+		into:     into,
+		targets:  targets,
+		foreign:  p.Foreign,
+		since:    p.Since,
+		skip:     append([]string{into, "/proc", "/sys"}, p.Skip...),
+		left:     p.MaxEntries,
+		end:      time.Now().Add(time.Duration(p.MaxSeconds) * time.Second),
+		result:   changedResult{Names: []string{}, Truncated: limits.truncated},
+		pristine: newPristine(p.Since, s.firstStart),
 	}
 	cutter.folder(start, root, 0)
 	return cutter.result, nil
 }
 
 type linkCutter struct {
-	into    string
-	targets map[inode]bool // into and all that it holds
-	foreign []string
-	since   int64
-	skip    []string
-	left    int // entries that may still be looked at
-	end     time.Time
-	result  changedResult
-
+	into     string
+	targets  map[inode]bool // into and all that it holds
+	foreign  []string
+	since    int64
+	skip     []string
+	left     int // entries that may still be looked at
+	end      time.Time
+	result   changedResult
 	pristine *pristine // no link below these folders was made since
 }
 
