@@ -42,7 +42,7 @@ ls -la /tests && echo TESTS-VISIBLE
 ls /var/run/secrets/kubernetes.io/serviceaccount && echo TOKEN-VISIBLE
 env | grep -E 'SEATRIAL|X-Amz' && echo VARIABLES-VISIBLE
 tr '\\0' '\\n' < /proc/1/environ | grep -E 'SEATRIAL|X-Amz' && echo PID1-VARIABLES-VISIBLE
-touch /seatrial/ctl/x && echo CTL-WRITABLE
+for part in agent verifier; do touch /seatrial/ctl/$part/x && echo CTL-WRITABLE; done
 touch /seatrial/bin/x && echo BIN-WRITABLE
 ls /seatrial/run /seatrial/task && echo RUNNER-FILES-VISIBLE
 python3 -c 'import socket; socket.create_connection(("kubernetes.default.svc.cluster.local", 443), 3)' && echo API-REACHABLE
