@@ -76,7 +76,6 @@ Where the control loop misses a target, or barely meets it (parts from `python -
 - CPU a trial at 100 trials, 10 to 12 ms: nothing dominates. Plans are a fifth, creating Pods (manifest, presigned URLs, request) a sixth,
   reading the watch of Pods an eighth, and so is `/metrics`, which the harness reads every five seconds. What is done once a job weighs less
   in larger ones: the target of 10 ms is meant for 10,000 trials.
-- Longest stall of the loop beside 10,000 Tasks, 0.8 s: the process itself had the CPU for 0.43 s of it; the machine had other work.
 - Status writes of a job that lasts 15 s, 0.53 a second: the first and the last do not wait for the two seconds between writes.
 - Hand-over after SIGTERM, 3 to 6 s on a busy machine: the Lease is given back after the passes under way (0.02 to 1.3 s), the other replica
   looks at it every two seconds, and its first LISTs and its first pass take the rest.
