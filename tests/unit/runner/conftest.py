@@ -257,8 +257,9 @@ class Pod:
         return packed.sha256
 
     def stage(self, **changes: str) -> int:
+        program = self.envd.read_bytes() if self.envd.exists() else b"envd"
         for name in ("envd", "seatrial-env"):
-            (self.root / "tools" / name).write_bytes(b"envd" if not self.envd.exists() else self.envd.read_bytes())
+            (self.root / "tools" / name).write_bytes(program)
         environ = {
             contract.VAR_INPUT: contract.encode_input(self.trial),
             contract.VAR_ARCHIVE_URL: self.store.url("archive"),

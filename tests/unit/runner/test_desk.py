@@ -51,7 +51,6 @@ class Image:
 
 def run_with(pod: Pod, part: Callable[[Image], None]) -> Outcome:
     pod.trial["agent"] |= {"kind": "image", "name": "registry/agent:1"}
-    (pod.root / "tools/seatrial-env").write_bytes(pod.envd.read_bytes())
     failures: list[BaseException] = []
 
     def live() -> None:
