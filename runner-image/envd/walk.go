@@ -3,7 +3,6 @@ package main
 import (
 	"encoding/binary"
 	"errors"
-	"io"
 	"io/fs"
 	"os"
 	"path"
@@ -103,11 +102,7 @@ func openFolder(start string) (*os.Root, error) {
 
 // walkFolder visits what an open folder holds; info of the node is of the open one.
 func walkFolder(folder *os.Root, of node, depth int, limits *walkLimits, visit func(node) error) error {
-	list := listFolder
-	if limits.pristine.holds(of.info) {
-		list = listFolderWithoutFiles
-	}
-	names, more, err := list(folder, limits.maxEntries-limits.entries)
+	names, more, err := listFolder(folder, limits.maxEntries-limits.entries, !limits.pristine.holds(of.info))
 	if err != nil {
 		limits.unreadable++
 		limits.hidden++ // it is open, so it can be entered
@@ -183,26 +178,8 @@ func isOwnGroup(gid int) bool {
 	return err != nil || gid == os.Getegid() || slices.Contains(groups, gid)
 }
 
-// listFolder gives the sorted names of a folder, at most limit of those that the file system names first.
-func listFolder(folder *os.Root, limit int) (names []string, more bool, err error) {
-	dir, err := folder.Open(".")
-	if err != nil {
-		return nil, false, err
-	}
-	defer dir.Close()
-	names, err = dir.Readdirnames(limit + 1)
-	if err != nil && !errors.Is(err, io.EOF) {
-		return nil, false, err
-	}
-	if len(names) > limit {
-		names, more = names[:limit], true
-	}
-	slices.Sort(names)
-	return names, more, nil
-}
-
-// listFolderWithoutFiles is listFolder but for the regular files, which count in nothing.
-func listFolderWithoutFiles(folder *os.Root, limit int) (names []string, more bool, err error) {
+// listFolder gives the sorted names of a folder, at most limit of those that the file system names first, with or without regular files.
+func listFolder(folder *os.Root, limit int, withFiles bool) (names []string, more bool, err error) {
 	dir, err := folder.Open(".")
 	if err != nil {
 		return nil, false, err
@@ -214,7 +191,7 @@ func listFolderWithoutFiles(folder *os.Root, limit int) (names []string, more bo
 			return nil, false, err
 		}
 		for _, entry := range batch {
-			if !entry.kind.IsRegular() {
+			if withFiles || !entry.kind.IsRegular() {
 				names = append(names, entry.name)
 			}
 		}
@@ -291,7 +268,7 @@ var direntKinds = map[byte]fs.FileMode{
 // emptyFolder removes everything that a folder holds.
 func emptyFolder(folder *os.Root) error {
 	for {
-		names, more, err := listFolder(folder, 1024)
+		names, more, err := listFolder(folder, 1024, true)
 		if err != nil {
 			return err
 		}

@@ -48,7 +48,7 @@ func TestAFolderOfManyNamesIsReadWhole(t *testing.T) {
 	must(t, err)
 	defer folder.Close()
 	for limit, want := range map[int]int{count: count, count - 1: count - 1, 1: 1} {
-		names, more, err := listFolderWithoutFiles(folder, limit)
+		names, more, err := listFolder(folder, limit, false)
 		if err != nil || len(names) != want || more != (want < count) || slices.Contains(names, "file") || !slices.IsSorted(names) {
 			t.Errorf("limit %d: %d names, more %v, %v", limit, len(names), more, err)
 		}
